@@ -1,0 +1,21 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Make the checkout importable as the collection ansible_collections.firsttouch.host."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+TREE = ROOT / "build" / "import"
+LINK = TREE / "ansible_collections" / "firsttouch" / "host"
+
+if not LINK.is_symlink():
+    LINK.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        LINK.symlink_to(ROOT)
+    except FileExistsError:  # another pytest process was first
+        pass
+for path in (str(TREE), str(Path(__file__).parent)):
+    if path not in sys.path:
+        sys.path.insert(0, path)
