@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Files inside a sysroot: resolved without leaving it, read byte-exactly, replaced atomically.
+
+Text is UTF-8 with surrogateescape and no newline translation, so that what was read can be written
+back byte for byte whatever its encoding was.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import tempfile
+
+_MAX_LINKS = 40
+_NOT_SUPPORTED = (errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
+
+
+def resolve(root: str, path: str) -> str:
+    """Return the real path of the absolute PATH seen from inside ROOT.
+
+    Symbolic links are followed as a process chrooted into ROOT would: absolute targets start at ROOT and
+    `..` stops there. Components that do not exist are kept as they are. Raises OSError(ELOOP).
+    """
+    base = os.path.realpath(root)
+    pending = [part for part in reversed(path.split("/")) if part]
+    done: list[str] = []
+    links = 0
+    while pending:
+        part = pending.pop()
+        if part == ".":
+            continue
+        if part == "..":
+            if done:
+                done.pop()
+            continue
+        here = os.path.join(base, *done, part)
+        try:
+            target = os.readlink(here)
+        except OSError as exc:
+            # EINVAL: not a link. EACCES and the like surface when the caller opens the result.
+            if exc.errno not in (errno.EINVAL, errno.ENOENT, errno.ENOTDIR, errno.EACCES):
+                raise
+            done.append(part)
+            continue
+        links += 1
+        if links > _MAX_LINKS:
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+        if target.startswith("/"):
+            done = []
+        pending.extend(step for step in reversed(target.split("/")) if step)
+    return os.path.join(base, *done)
+
+
+def inside(root: str, real: str) -> str:
+    """Return REAL (a result of resolve()) as the absolute path it has inside ROOT."""
+    base = os.path.realpath(root)
+    if base == "/":
+        return real
+    return real[len(base) :] or "/"
+
+
+def read_bytes(root: str, path: str) -> bytes | None:
+    """Return the content of PATH inside ROOT; None when it does not exist. Other OSErrors propagate."""
+    try:
+        with open(resolve(root, path), "rb") as handle:
+            return handle.read()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def read_text(root: str, path: str) -> str | None:
+    """Return the text of PATH inside ROOT; None when it does not exist. Other OSErrors propagate."""
+    data = read_bytes(root, path)
+    return None if data is None else decode(data)
+
+
+def exists(root: str, path: str) -> bool:
+    """Whether PATH exists inside ROOT (a dangling link does not). Raises OSError when that cannot be told."""
+    try:
+        os.stat(resolve(root, path))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
+def list_dir(root: str, path: str) -> list[str] | None:
+    """Return the names in the directory PATH inside ROOT in C (byte) order; None when it does not exist."""
+    try:
+        names = os.listdir(resolve(root, path))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return sorted(names, key=os.fsencode)
+
+
+def decode(data: bytes) -> str:
+    """Bytes to text, reversibly."""
+    return data.decode("utf-8", "surrogateescape")
+
+
+def encode(data: str | bytes) -> bytes:
+    """Text to bytes, the inverse of decode()."""
+    return data if isinstance(data, bytes) else data.encode("utf-8", "surrogateescape")
+
+
+def fsync_dir(path: str) -> None:
+    """Make the directory entries of PATH durable."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    except OSError as exc:
+        if exc.errno != errno.EINVAL:  # a filesystem that cannot sync a directory (FAT)
+            raise
+    finally:
+        os.close(fd)
+
+
+def make_dirs(path: str, mode: int = 0o755) -> None:
+    """Create the real directory PATH and its parents durably; existing ones are left as they are."""
+    if os.path.isdir(path):
+        return
+    parent = os.path.dirname(path)
+    make_dirs(parent, 0o755)
+    try:
+        os.mkdir(path, mode)
+    except FileExistsError:
+        if not os.path.isdir(path):
+            raise
+        return
+    os.chmod(path, mode)
+    fsync_dir(parent)
+
+
+def atomic_write(
+    path: str,
+    data: str | bytes,
+    mode: int = 0o644,
+    *,
+    uid: int | None = None,
+    gid: int | None = None,
+    force_mode: bool = False,
+) -> None:
+    """Replace the real PATH (see resolve()) with DATA: written beside it, fsynced, renamed, directory fsynced.
+
+    A file that is replaced keeps its owner, its mode (unless force_mode) and its extended attributes, the
+    SELinux context and ACLs among them; uid and gid override the owner. MODE is that of a new file. Missing
+    parent directories are created with mode 0755. Raises OSError; the old file is then untouched.
+    """
+    directory, name = os.path.split(path)
+    make_dirs(directory)
+    try:
+        old: os.stat_result | None = os.lstat(path)
+    except FileNotFoundError:
+        old = None
+    if old is not None and not stat.S_ISREG(old.st_mode):
+        raise OSError(errno.EINVAL, "not a regular file", path)
+    fd, temp = tempfile.mkstemp(prefix=f".{name}.", suffix=".tmp", dir=directory)
+    try:
+        with os.fdopen(fd, "wb") as handle:
+            handle.write(encode(data))
+            handle.flush()
+            copy_attributes(path if old else None, temp, mode, uid=uid, gid=gid, force_mode=force_mode)
+            os.fsync(handle.fileno())
+        os.rename(temp, path)
+    except BaseException:
+        _unlink_quietly(temp)
+        raise
+    fsync_dir(directory)
+
+
+def copy_attributes(
+    source: str | None,
+    target: str,
+    mode: int,
+    *,
+    uid: int | None = None,
+    gid: int | None = None,
+    force_mode: bool = False,
+) -> None:
+    """Give TARGET the owner, mode and extended attributes of SOURCE, or MODE where there is no SOURCE."""
+    now = os.stat(target)
+    old = os.stat(source) if source else None
+    want_uid = uid if uid is not None else old.st_uid if old else now.st_uid
+    want_gid = gid if gid is not None else old.st_gid if old else now.st_gid
+    if (want_uid, want_gid) != (now.st_uid, now.st_gid):
+        os.chown(target, want_uid, want_gid)
+    wanted_mode = mode if old is None or force_mode else stat.S_IMODE(old.st_mode)
+    os.chmod(target, wanted_mode)
+    if source is None:
+        return
+    try:
+        names = os.listxattr(source)
+    except OSError as exc:
+        if exc.errno in _NOT_SUPPORTED:
+            return
+        raise
+    for name in names:
+        value = os.getxattr(source, name)
+        try:
+            same = os.getxattr(target, name) == value
+        except OSError:
+            same = False
+        if not same:
+            os.setxattr(target, name, value)
+
+
+def remove(path: str) -> bool:
+    """Remove the real PATH durably; return whether it was there."""
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        return False
+    fsync_dir(os.path.dirname(path))
+    return True
+
+
+def _unlink_quietly(path: str) -> None:
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        pass
