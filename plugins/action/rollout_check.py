@@ -1,0 +1,65 @@
+# Copyright: First Touch contributors
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import os
+import typing as t
+
+from ansible.errors import AnsibleActionFail, AnsibleError
+from ansible.parsing.dataloader import DataLoader
+from ansible.plugins.action import ActionBase
+from ansible.utils.vars import load_extra_vars
+
+MOMENTS = ("before", "after", "failed")
+
+
+def resolve_hook(moment: str, path: str, inventory_dirs: list[str], loader: DataLoader) -> str:
+    """Return the absolute path of the task file PATH, looked for beside the inventory when it is relative.
+
+    Raises AnsibleActionFail with the variable, the value and the places looked at.
+    """
+    if not path:
+        return ""
+    variable = f"firsttouch_hook_{moment}"
+    candidates = [path] if os.path.isabs(path) else [os.path.join(base, path) for base in inventory_dirs]
+    found = next((c for c in candidates if os.path.isfile(c)), None)
+    if found is None:
+        raise AnsibleActionFail(f"{variable}: {path!r} is not a file; looked for: {', '.join(candidates) or 'no inventory directory'}")
+    try:
+        tasks = loader.load_from_file(found)
+    except AnsibleError as exc:
+        raise AnsibleActionFail(f"{variable}: {found} cannot be read as YAML: {exc}") from exc
+    if not isinstance(tasks, list) or not all(isinstance(task, dict) for task in tasks):
+        raise AnsibleActionFail(f"{variable}: {found} is not a list of tasks")
+    return os.path.abspath(found)
+
+
+class ActionModule(ActionBase):
+    """Controller side of rollout_check."""
+
+    _requires_connection = False
+    TRANSFERS_FILES = False
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
+        result: dict[str, t.Any] = super().run(tmp, task_vars)
+        task_vars = task_vars or {}
+        hooks = self._task.args.get("hooks") or {}
+        unknown = sorted(set(hooks) - set(MOMENTS))
+        if unknown:
+            raise AnsibleActionFail(f"hooks: unknown {', '.join(unknown)}; known are {', '.join(MOMENTS)}")
+        extra = load_extra_vars(self._loader)
+        if "firsttouch_serial" not in extra:
+            hostvars = task_vars.get("hostvars", {})
+            setters = [name for name in task_vars.get("ansible_play_hosts_all", []) if "firsttouch_serial" in hostvars[name]]
+            if setters:
+                raise AnsibleActionFail(
+                    f"firsttouch_serial is set in the inventory (of {', '.join(setters[:5])}), where it has no effect: batch sizes "
+                    "are read before any host variable exists. Remove it there and pass -e firsttouch_serial=... instead."
+                )
+        source = task_vars.get("ansible_inventory_sources") or []
+        dirs = [s if os.path.isdir(s) else os.path.dirname(s) for s in map(str, source) if os.path.exists(s)]
+        result["hooks"] = {m: resolve_hook(m, str(hooks.get(m) or ""), dirs, self._loader) for m in MOMENTS}
+        result["changed"] = False
+        return result

@@ -1,0 +1,52 @@
+#!/usr/bin/python
+# Copyright: First Touch contributors
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: rollout_check
+short_description: Check serial and hooks of a rollout before its first host
+version_added: 0.1.0
+description:
+  - Runs on the controller only; the host is not contacted.
+  - Fails when the inventory sets C(firsttouch_serial). The play reads its batch sizes before any host variable exists, so
+    a value in the inventory would be ignored silently; only C(-e firsttouch_serial=...) has an effect.
+  - Resolves each hook to an absolute path and fails when the file is missing or is no list of tasks.
+attributes:
+  check_mode:
+    support: full
+    description: Changes nothing at all.
+  diff_mode:
+    support: none
+    description: There is nothing to compare.
+options:
+  hooks:
+    description:
+      - Task files by the moment they run at, V(before), V(after) or V(failed). A relative path is looked for beside the
+        inventory. An empty string stands for no hook.
+    type: dict
+    default: {}
+author:
+  - First Touch contributors (@firsttouch)
+"""
+
+EXAMPLES = r"""
+- name: Check the drain hook before the first host is touched
+  firsttouch.host.rollout_check:
+    hooks:
+      before: hooks/drain.yml
+      after: hooks/uncordon.yml
+"""
+
+RETURN = r"""
+hooks:
+  description: The absolute path of each hook, or an empty string.
+  type: dict
+  returned: success
+  sample:
+    before: /srv/inventory/hooks/drain.yml
+    after: /srv/inventory/hooks/uncordon.yml
+    failed: ""
+"""
