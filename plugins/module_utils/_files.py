@@ -140,7 +140,7 @@ def atomic_write(
     gid: int | None = None,
     force_mode: bool = False,
 ) -> None:
-    """Replace the real PATH (see resolve()) with DATA: written beside it, fsynced, renamed, directory fsynced.
+    """Replace the real PATH (see resolve()) with DATA: written beside it, fsynced, renamed, durable.
 
     A file that is replaced keeps its owner, its mode (unless force_mode) and its extended attributes, the
     SELinux context and ACLs among them; uid and gid override the owner. MODE is that of a new file. Missing
