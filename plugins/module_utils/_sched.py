@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Real-time scheduling: what the kernel's switches say, and whether it really grants SCHED_FIFO.
+
+Sources: Documentation/scheduler/sched-rt-group.rst, sched-deadline.rst, kernel/sched/debug.c (fair_server,
+Linux 6.12), cgroup-v2.rst ("CPU"), sched(7).
+"""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import json
+import os
+import select
+import signal
+import time
+from collections.abc import Collection
+from dataclasses import dataclass, field
+
+from . import _files
+
+FIFO_PRIORITY = 1
+_CAP_SYS_NICE = 23
+_UNLIMITED = -1
+
+
+@dataclass(frozen=True)
+class FifoAttempt:
+    """Outcome of one attempt. `granted` None: it could not be made; `error` is an errno name or a reason."""
+
+    granted: bool | None
+    error: str = ""
+    cgroup: str = ""
+    capable: bool = False
+
+
+def try_fifo(timeout: float = 2.0, avoid_cpus: Collection[int] = ()) -> FifoAttempt:
+    """Ask the kernel for SCHED_FIFO priority 1 in a forked child and return what it said.
+
+    The child leaves the CPUs of AVOID_CPUS when it may run elsewhere, takes the policy, reads it back and
+    exits; it never runs anything else at that priority. This process keeps its policy and affinity. A child
+    that has not answered after TIMEOUT seconds is killed and reaped.
+    """
+    capable, cgroup = _can_nice(), _own_cgroup()
+    reader, writer = os.pipe()
+    try:
+        child = os.fork()
+    except OSError as exc:
+        os.close(reader)
+        os.close(writer)
+        return FifoAttempt(None, errno.errorcode.get(exc.errno or 0, "fork"), cgroup, capable)
+    if child == 0:
+        _attempt_and_exit(reader, writer, avoid_cpus)
+    os.close(writer)
+    try:
+        answer = _answer(reader, timeout)
+    finally:
+        os.close(reader)
+        _reap(child)
+    if not answer:
+        return FifoAttempt(None, "timeout", cgroup, capable)
+    return FifoAttempt(bool(answer.get("granted")), str(answer.get("error", "")), cgroup, capable)
+
+
+def _attempt_and_exit(reader: int, writer: int, avoid: Collection[int]) -> None:
+    """In the child: try, write the answer, leave without running any of the parent's exit code."""
+    answer: dict[str, object] = {"granted": False, "error": "unknown"}
+    try:
+        os.close(reader)
+        elsewhere = os.sched_getaffinity(0) - set(avoid)
+        if elsewhere:
+            os.sched_setaffinity(0, elsewhere)
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(FIFO_PRIORITY))
+        took = os.sched_getscheduler(0) & ~os.SCHED_RESET_ON_FORK == os.SCHED_FIFO
+        answer = {"granted": took, "error": "" if took else "policy_not_taken"}
+    except OSError as exc:
+        answer = {"granted": False, "error": errno.errorcode.get(exc.errno or 0, str(exc.errno))}
+    finally:
+        try:
+            os.write(writer, json.dumps(answer).encode())
+        finally:
+            os._exit(0)
+
+
+def _answer(reader: int, timeout: float) -> dict[str, object]:
+    data = b""
+    deadline = time.monotonic() + timeout
+    while True:
+        left = deadline - time.monotonic()
+        ready = select.select([reader], [], [], left)[0] if left > 0 else []
+        if not ready:
+            return {}
+        chunk = os.read(reader, 4096)
+        if not chunk:
+            break
+        data += chunk
+    try:
+        found = json.loads(data)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _reap(child: int) -> None:
+    try:
+        os.kill(child, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    try:
+        os.waitpid(child, 0)
+    except ChildProcessError:
+        pass
+
+
+def _can_nice() -> bool:
+    """Whether this process holds CAP_SYS_NICE, without which EPERM says nothing about the host."""
+    for line in (_files.read_text("/", "/proc/self/status") or "").splitlines():
+        if line.startswith("CapEff:"):
+            return bool(int(line.split()[1], 16) >> _CAP_SYS_NICE & 1)
+    return False
+
+
+def _own_cgroup() -> str:
+    lines = (_files.read_text("/", "/proc/self/cgroup") or "").splitlines()
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if not controllers or "cpu" in controllers.split(","):
+            return path
+    return ""
+
+
+def kernel_config(root: str, release: str, option: str) -> str | None:
+    """The value of CONFIG_<OPTION> of kernel RELEASE: `y`, `m`, a value, `n` for "is not set"; None when unknown."""
+    text = None
+    if release:
+        text = _files.read_text(root, f"/boot/config-{release}")
+        text = text or _files.read_text(root, f"/lib/modules/{release}/config")
+    if text is None:
+        packed = _files.read_bytes(root, "/proc/config.gz")
+        text = None if packed is None else _files.decode(gzip.decompress(packed))
+    if text is None:
+        return None
+    for line in text.splitlines():
+        if line.startswith(f"CONFIG_{option}="):
+            return line.partition("=")[2].strip().strip('"')
+    return "n"
+
+
+@dataclass(frozen=True)
+class RtGroups:
+    """RT group scheduling. `enabled` None: nothing tells. `starved`: cgroup v1 groups whose RT budget is 0."""
+
+    enabled: bool | None
+    evidence: str = ""
+    starved: tuple[str, ...] = field(default_factory=tuple)
+
+
+_V1_ROOTS = ("/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct", "/sys/fs/cgroup/cpuacct,cpu")
+
+
+def rt_groups(root: str, release: str) -> RtGroups:
+    """Whether RT group scheduling rules here, and which cgroup v1 groups it leaves without any RT time.
+
+    cpu.rt_runtime_us exists only with CONFIG_RT_GROUP_SCHED (sched-rt-group.rst). Raises OSError.
+    """
+    for base in _V1_ROOTS:
+        if _files.read_text(root, f"{base}/cpu.rt_runtime_us") is not None:
+            return RtGroups(True, f"{base}/cpu.rt_runtime_us", tuple(sorted(_starved(root, base, ""))))
+    value = kernel_config(root, release, "RT_GROUP_SCHED")
+    if value is None:
+        return RtGroups(None)
+    return RtGroups(value == "y", f"CONFIG_RT_GROUP_SCHED={value}")
+
+
+def _starved(root: str, base: str, group: str) -> list[str]:
+    """Groups below GROUP with no RT time; what lies below such a group has none either and is not listed."""
+    found = []
+    for name in _files.list_dir(root, base + group) or []:
+        below = f"{group}/{name}"
+        text = _files.read_text(root, f"{base}{below}/cpu.rt_runtime_us") if _is_dir(root, base + below) else None
+        if text is None:
+            continue
+        if text.strip() == "0":
+            found.append(below)
+        else:
+            found += _starved(root, base, below)
+    return found
+
+
+def _is_dir(root: str, path: str) -> bool:
+    return os.path.isdir(_files.resolve(root, path))
+
+
+FAIR_SERVER_DIR = "/sys/kernel/debug/sched/fair_server"
+FAIR_SERVER_SINCE = (6, 12)
+
+
+def fair_server(root: str) -> dict[int, tuple[int, int]] | None:
+    """The budget of the deadline server that keeps fair tasks alive below busy FIFO threads.
+
+    {cpu: (runtime, period)} in ns; None when the directory is absent (debugfs not mounted). Raises OSError.
+    """
+    names = _files.list_dir(root, FAIR_SERVER_DIR)
+    if names is None:
+        return None
+    cpus = {}
+    for name in names:
+        if name.startswith("cpu") and name[3:].isdigit():
+            runtime = _files.read_text(root, f"{FAIR_SERVER_DIR}/{name}/runtime")
+            period = _files.read_text(root, f"{FAIR_SERVER_DIR}/{name}/period")
+            if runtime is not None and period is not None:
+                cpus[int(name[3:])] = (int(runtime), int(period))
+    return cpus
