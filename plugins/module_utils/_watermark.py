@@ -19,8 +19,8 @@ DEFAULT_FACTOR = 10  # the kernel's own default, and the least this module ever 
 DEFAULT_ROOM_BYTES = 256 << 20
 _DENOMINATOR = 10000
 _CAPPED = ("HighMem", "Movable")
-_ZONE = re.compile(r"^Node (\d+), zone\s+(\S+)\s*$", re.M)
-_FIELD = re.compile(r"^\s+(boost|min|low|high|managed)\s+(\d+)\s*$", re.M)
+_ZONE = re.compile(r"^Node (\d+), zone\s+(\S+)\s*$", re.MULTILINE)
+_FIELD = re.compile(r"^\s+(boost|min|low|high|managed)\s+(\d+)\s*$", re.MULTILINE)
 
 
 class WatermarkError(ValueError):
@@ -67,7 +67,7 @@ def parse_zones(text: str) -> list[Zone]:
             fields.setdefault(name, int(number))
         missing = {"min", "low", "high", "managed"} - fields.keys()
         if missing:
-            raise ValueError(f"/proc/zoneinfo: node {head[1]} zone {head[2]} has no {sorted(missing)[0]!r}")
+            raise ValueError(f"/proc/zoneinfo: node {head[1]} zone {head[2]} has no {min(missing)!r}")
         zones.append(Zone(node=int(head[1]), name=head[2], **fields))
     return zones
 

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who else writes sysctls or takes back what they allow: tuned, UFW, the command line, real-time cgroups."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from ._files import inside, read_text, resolve
+from ._sysctl import normalize, parse_lines
+
+_TUNED_DIRS = ("/etc/tuned/profiles", "/etc/tuned", "/usr/lib/tuned/profiles", "/usr/lib/tuned")
+_CGROUP_ROOTS = ("/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct")
+_RT_FILE = "cpu.rt_runtime_us"
+_MAX_INCLUDES = 16
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """A setting of a writer other than the sysctl files: `key` in slash form."""
+
+    writer: str
+    key: str
+    value: str
+    file: str
+    line: int
+
+
+def writers(root: str = "/") -> list[Foreign]:
+    """Return what the active tuned profile, an enabled UFW and the kernel command line set. Raises OSError."""
+    return [*_tuned(root), *_ufw(root), *_command_line(root)]
+
+
+def _tuned(root: str) -> Iterator[Foreign]:
+    active = (read_text(root, "/etc/tuned/active_profile") or "").split()
+    found: dict[str, Foreign] = {}
+    for profile in active:
+        for item in _tuned_profile(root, profile, 0):
+            found[item.key] = item
+    yield from found.values()
+
+
+def _tuned_profile(root: str, profile: str, depth: int) -> Iterator[Foreign]:
+    """The [sysctl] section of a profile, its includes first (tuned.conf(5))."""
+    if depth > _MAX_INCLUDES or not re.fullmatch(r"[\w.+-]+", profile):
+        return
+    for directory in _TUNED_DIRS:
+        path = f"{directory}/{profile}/tuned.conf"
+        text = read_text(root, path)
+        if text is not None:
+            break
+    else:
+        return
+    section, own = "", []
+    for number, raw in enumerate(text.splitlines(), 1):
+        line = raw.strip()
+        if line.startswith("[") and line.endswith("]"):
+            section = line[1:-1].strip()
+            continue
+        name, equals, value = (part.strip() for part in line.partition("="))
+        if not equals or line[0] in "#;":
+            continue
+        if section == "main" and name == "include":
+            for parent in re.split(r"[\s,;]+", value):
+                yield from _tuned_profile(root, parent.lstrip("-"), depth + 1)
+        elif section == "sysctl" and name not in ("type", "enabled", "replace", "priority"):
+            own.append(Foreign("tuned", normalize(name), value.lstrip(">").strip(), path, number))
+    yield from own
+
+
+def _ufw(root: str) -> Iterator[Foreign]:
+    enabled = re.search(
+        r"^\s*ENABLED\s*=\s*[\"']?yes",
+        read_text(root, "/etc/ufw/ufw.conf") or "",
+        re.MULTILINE | re.IGNORECASE,
+    )
+    if not enabled:
+        return
+    setting = re.search(
+        r"^\s*IPT_SYSCTL\s*=\s*[\"']?([^\s\"'#]+)", read_text(root, "/etc/default/ufw") or "", re.MULTILINE
+    )
+    path = setting[1] if setting else "/etc/ufw/sysctl.conf"
+    for item in parse_lines(read_text(root, path) or "", path, path)[0]:
+        if item.value is not None:
+            yield Foreign("ufw", item.key, item.value, path, item.line)
+
+
+def _command_line(root: str) -> Iterator[Foreign]:
+    """sysctl.KEY=VALUE parameters: the kernel applies them just before init (fs/proc/proc_sysctl.c)."""
+    for token in (read_text(root, "/proc/cmdline") or "").split():
+        if token == "--":
+            return
+        name, equals, value = token.partition("=")
+        if equals and re.match(r"sysctl[./]", name):
+            yield Foreign("kernel_command_line", normalize(name[7:]), value, "/proc/cmdline", 1)
+
+
+def rt_groups(root: str = "/") -> list[dict[str, Any]]:
+    """Return a finding for each topmost cgroup (v1) whose share of real-time run time is zero.
+
+    The file exists only with CONFIG_RT_GROUP_SCHED; SCHED_FIFO then fails with EPERM inside the group
+    whatever kernel.sched_rt_runtime_us says (Documentation/scheduler/sched-rt-group.rst).
+    """
+    findings = []
+    for base in dict.fromkeys(resolve(root, path) for path in _CGROUP_ROOTS):
+        for directory, names, files in os.walk(base):
+            names.sort()
+            if _RT_FILE not in files:
+                continue
+            value = _read_number(os.path.join(directory, _RT_FILE))
+            if value != "0" or directory == base:
+                continue
+            names.clear()  # a child cannot have more than its parent
+            group = directory[len(base) :]
+            findings.append(
+                {
+                    "verdict": "warn",
+                    "reason": "rt_group_zero",
+                    "group": group,
+                    "value": value,
+                    "file": inside(root, os.path.join(directory, _RT_FILE)),
+                    "text": f"cgroup {group} has cpu.rt_runtime_us=0: SCHED_FIFO fails with EPERM in it",
+                }
+            )
+    return findings
+
+
+def _read_number(path: str) -> str | None:
+    try:
+        with open(path, encoding="ascii", errors="replace") as handle:
+            return handle.read().strip()
+    except OSError:
+        return None
