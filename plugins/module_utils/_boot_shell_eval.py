@@ -1,0 +1,374 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Evaluate the shell subset without running anything, keeping where every character of a value is written.
+
+What cannot be known (a command substitution, a variable of the environment) makes the values built from it
+opaque, not the file: only a reader of such a value is refused. A condition that cannot be known is followed
+both ways, and what differs between them becomes opaque.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from dataclasses import replace
+
+from ._boot_shell import Parser
+from ._boot_shell_ast import (
+    AndOr,
+    Assign,
+    Case,
+    Char,
+    Command,
+    Group,
+    If,
+    Opaque,
+    Param,
+    Part,
+    Pipeline,
+    ShellError,
+    Simple,
+    Word,
+)
+from ._boot_shell_test import evaluate_test
+from ._boot_types import BootError, Origin, Problem, Source, Step, Value
+from ._files import decode, read_bytes
+
+_MAX_SOURCES = 8
+# Set by grub-mkconfig itself, or by whoever runs it, before the files are read.
+_PRESET = re.compile(
+    r"GRUB_(DEVICE.*|FS|EARLY_INITRD_LINUX_STOCK)$|[a-z_]+$|(PATH|HOME|USER|LOGNAME|SHELL|TERM|LANG|LANGUAGE"
+    r"|LC_[A-Z]+|PWD|OLDPWD|SHLVL|MAIL|HOSTNAME|E?UID|PPID|TZ|IFS|PS[124]|OPTIND|EDITOR|DISPLAY|SSH_[A-Z_]+"
+    r"|SUDO_[A-Z]+|XDG_[A-Z_]+|TEXTDOMAIN|TEXTDOMAINDIR|PACKAGE_NAME|PACKAGE_VERSION|DEBIAN_FRONTEND)$"
+)
+_STATEFUL = frozenset(
+    "eval source exec exit return set shift read trap cd alias unalias local getopts umask wait command "
+    "break continue times hash readonly declare typeset let builtin enable shopt printf".split()
+)
+
+
+class Evaluator:
+    """Sources files one after the other into `variables` and `steps`. The first refusal is a BootError."""
+
+    def __init__(self, root: str, preset: dict[str, str] | None = None) -> None:
+        self.root = root
+        self.variables: dict[str, Value] = {
+            name: Value(tuple((char, None) for char in text)) for name, text in (preset or {}).items()
+        }
+        self.steps: list[Step] = []
+        self._stack: list[str] = []
+        self._text = ""
+
+    def source(self, path: str) -> bool | None:
+        """Evaluate the file PATH of the sysroot; return its exit status as true, false or None (unknown)."""
+        data = read_bytes(self.root, path)
+        if data is None:
+            raise BootError("file_missing", "the file is sourced but does not exist", path)
+        if len(self._stack) >= _MAX_SOURCES:
+            raise BootError("unsupported_shell_construct", "files source each other too deeply", path)
+        outer, self._text = self._text, decode(data)
+        self._stack.append(path)
+        try:
+            return self._run(Parser(self._text).parse())
+        except ShellError as exc:
+            raise BootError(exc.reason, exc.text, self._stack[-1], exc.line) from exc
+        finally:
+            self._stack.pop()
+            self._text = outer
+
+    @property
+    def _file(self) -> str:
+        return self._stack[-1]
+
+    def _refuse(self, line: int, text: str, reason: str = "unsupported_shell_construct") -> BootError:
+        return BootError(reason, text, self._file, line)
+
+    # -- commands -----------------------------------------------------------------------------------
+
+    def _run(self, commands: list[AndOr], tested: bool = False) -> bool | None:
+        status: bool | None = True
+        for command in commands:
+            status = self._and_or(command, tested)
+        return status
+
+    def _and_or(self, node: AndOr, tested: bool) -> bool | None:
+        status: bool | None = True
+        for index, (operator, pipeline) in enumerate(node.parts):
+            last = index == len(node.parts) - 1
+            guarded = tested or not last or pipeline.negated
+            if operator and status is None:
+                before = dict(self.variables)
+                self._pipeline(pipeline, True)
+                self._merge([before, self.variables], node.line)
+                continue
+            if (operator == "&&" and not status) or (operator == "||" and status):
+                continue
+            status = self._pipeline(pipeline, guarded)
+            if status is False and not guarded:
+                # grub-mkconfig runs under `set -e`
+                raise self._refuse(node.line, "the command fails, which ends grub-mkconfig", "command_fails")
+        return status
+
+    def _pipeline(self, node: Pipeline, tested: bool) -> bool | None:
+        if len(node.commands) > 1:
+            if not tested:
+                raise self._refuse(_line(node.commands[0]), "a pipeline is not evaluated")
+            return None  # every part runs in a process of its own
+        status = self._command(node.commands[0], tested)
+        return status if status is None or not node.negated else not status
+
+    def _command(self, node: Command, tested: bool) -> bool | None:
+        if isinstance(node, Simple):
+            return self._simple(node, tested)
+        if isinstance(node, Group):
+            return self._run(node.body, tested)
+        if isinstance(node, If):
+            return self._if(node, 0, tested)
+        return self._case(node, tested)
+
+    def _if(self, node: If, index: int, tested: bool) -> bool | None:
+        if index >= len(node.branches):
+            return True
+        condition, body = node.branches[index]
+        status = True if condition is None else self._run(condition, True)
+        if status is True:
+            return self._run(body, tested)
+        if status is False:
+            return self._if(node, index + 1, tested)
+        before = dict(self.variables)
+        self._run(body, True)
+        taken, self.variables = self.variables, before
+        self._if(node, index + 1, True)
+        self._merge([taken, self.variables], node.line)
+        return None
+
+    def _case(self, node: Case, tested: bool) -> bool | None:
+        subject = self.expand(node.word)
+        if subject.opaque is None:
+            for patterns, body in node.items:
+                verdicts = [self._matches(pattern, subject.text) for pattern in patterns]
+                if True in verdicts:
+                    return self._run(body, tested)
+                if None in verdicts:
+                    break
+            else:
+                return True
+        before, results = dict(self.variables), [dict(self.variables)]
+        for _, body in node.items:
+            self.variables = dict(before)
+            self._run(body, True)
+            results.append(self.variables)
+        self._merge(results, node.line)
+        return None
+
+    def _matches(self, pattern: Word, text: str) -> bool | None:
+        glob = ""
+        for part in pattern.parts:
+            value = self._part(part)
+            if value.opaque:
+                return None
+            for char in value.text:
+                glob += f"[{char}]" if part.quoted and char in "*?[" else char
+        if "[!" in glob or "[^" in glob or "\\" in glob:
+            return None
+        return fnmatch.fnmatchcase(text, glob)
+
+    def _merge(self, outcomes: list[dict[str, Value]], line: int) -> None:
+        names = {name for outcome in outcomes for name in outcome}
+        problem = Problem(
+            "unsupported_shell_construct",
+            "the value depends on a condition that is not evaluated",
+            self._file,
+            line,
+        )
+        merged: dict[str, Value] = {}
+        for name in names:
+            values = [outcome.get(name) for outcome in outcomes]
+            first = values[0]
+            if first is not None and all(value == first for value in values):
+                merged[name] = first
+            else:
+                merged[name] = Value(opaque=problem, sources=(Source(self._file, line),))
+        self.variables = merged
+
+    def _simple(self, node: Simple, tested: bool) -> bool | None:
+        if not node.words:
+            for assign in node.assigns:
+                self._assign(assign)
+            opaque = any(isinstance(p, Opaque) and p.kind == "a command substitution" for p in _parts(node))
+            return None if opaque else True
+        first = node.words[0]
+        name = first.literal() if isinstance(first, Word) else None
+        if node.assigns:
+            assign = node.assigns[-1]
+            raise self._refuse(
+                assign.line,
+                f"{assign.name} is given a value with an unquoted space: the shell runs "
+                f"{name or 'the rest'!r} as a command; quote the value",
+                "unquoted_value_with_space",
+            )
+        if name in (":", "true"):
+            for word in node.words:
+                if isinstance(word, Word):
+                    self.expand(word)
+            return True
+        if name == "export":
+            return self._export(node)
+        if name == "unset":
+            return self._unset(node)
+        if name in ("test", "["):
+            return self._test(node, name)
+        if name == ".":
+            return self._dot(node)
+        if name == "false":
+            return False
+        if name == "echo":
+            return True
+        if tested and name is not None and name not in _STATEFUL:
+            return None
+        shown = (
+            name
+            if name is not None
+            else self._text[first.start : first.end]
+            if isinstance(first, Word)
+            else ""
+        )
+        raise self._refuse(node.line, f"the command {shown!r} is not evaluated")
+
+    def _assign(self, node: Assign) -> None:
+        here = Source(self._file, node.line)
+        value = self.expand(node.word)
+        sources = tuple(dict.fromkeys((*value.sources, here)))
+        self._set(node, replace(value, sources=sources))
+
+    def _set(self, node: Assign, value: Value) -> None:
+        self.variables[node.name] = value
+        self.steps.append(Step(node.name, value, self._file, node.line, node.word.start, node.word.end))
+
+    def _export(self, node: Simple) -> bool:
+        for word in node.words[1:]:
+            if isinstance(word, Assign):
+                # dash before 0.5.11 splits the expansions of an exported value into fields
+                for part in word.word.parts:
+                    if (
+                        isinstance(part, Param)
+                        and not part.quoted
+                        and re.search(r"[\s*?[]", self._part(part).text)
+                    ):
+                        raise self._refuse(word.line, f"export {word.name}= with an unquoted expansion")
+                self._assign(word)
+            elif word.literal() is None or not re.fullmatch(r"[A-Za-z_]\w*", word.literal() or "", re.ASCII):
+                raise self._refuse(node.line, "export with an argument that is not a name")
+        return True
+
+    def _unset(self, node: Simple) -> bool:
+        for word in node.words[1:]:
+            name = word.literal() if isinstance(word, Word) else None
+            if name is None or not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII):
+                raise self._refuse(node.line, "unset with an argument that is not a name")
+            self.variables.pop(name, None)
+            self.steps.append(Step(name, Value(), self._file, node.line, 0, 0))
+        return True
+
+    def _dot(self, node: Simple) -> bool | None:
+        path = node.words[1].literal() if len(node.words) == 2 and isinstance(node.words[1], Word) else None
+        if path is None or not path.startswith("/"):
+            raise self._refuse(node.line, "'.' with anything but one absolute path is not evaluated")
+        return self.source(path)
+
+    def _test(self, node: Simple, name: str) -> bool | None:
+        fields: list[str | None] = []
+        for word in node.words[1:]:
+            fields.extend(self._fields(word) if isinstance(word, Word) else [None])
+        if name == "[":
+            if not fields or fields[-1] != "]":
+                raise self._refuse(node.line, "'[' without ']'", "syntax_error")
+            fields.pop()
+        return evaluate_test(fields, self.root)
+
+    # -- expansion ----------------------------------------------------------------------------------
+
+    def expand(self, word: Word) -> Value:
+        """The value of WORD without field splitting, as in an assignment."""
+        return _concatenate([self._part(part) for part in word.parts])
+
+    def _fields(self, word: Word) -> list[str | None]:
+        """The fields WORD expands to as an argument; None for one that is unknown."""
+        fields: list[str] = []
+        current: str | None = None
+        for part in word.parts:
+            value = self._part(part)
+            if value.opaque:
+                return [None]
+            if part.quoted or isinstance(part, Char):
+                if not part.quoted and value.text in "*?[":
+                    return [None]
+                current = (current or "") + value.text
+                continue
+            if re.search(r"[*?[]", value.text):
+                return [None]
+            pieces = re.split(r"[ \t\n]+", value.text)
+            for index, piece in enumerate(pieces):
+                if index and current is not None:
+                    fields.append(current)
+                    current = None
+                if piece:
+                    current = (current or "") + piece
+        quotes = any(self._text[at] in "'\"" for at in range(word.start, min(word.end, len(self._text))))
+        if current is not None or (quotes and not fields):
+            fields.append(current or "")
+        return list(fields)
+
+    def _part(self, part: Part) -> Value:
+        if isinstance(part, Char):
+            line = self._text.count("\n", 0, part.start) + 1
+            return Value(((part.char, Origin(self._file, part.start, part.end, line)),))
+        if isinstance(part, Opaque):
+            return Value(
+                opaque=Problem(part.kind.split(" ", 1)[1].replace(" ", "_"), part.kind, self._file, part.line)
+            )
+        return self._param(part)
+
+    def _param(self, part: Param) -> Value:
+        value = self.variables.get(part.name)
+        if value is None and _PRESET.match(part.name):
+            text = f"${part.name} comes from the environment"
+            return Value(opaque=Problem("unsupported_shell_construct", text, self._file, part.line))
+        operator = part.op.lstrip(":")
+        if value is not None and value.opaque and operator not in ("", "+"):
+            return value
+        present = value is not None and (
+            bool(value.chars) or bool(value.opaque) or not part.op.startswith(":")
+        )
+        if not operator:
+            return value or Value()
+        if operator in ("%", "%%", "#", "##") or part.word is None:
+            text = f"the expansion ${{{part.name}{part.op}...}} is not evaluated"
+            return Value(opaque=Problem("unsupported_shell_construct", text, self._file, part.line))
+        if operator == "+":
+            if value is not None and value.opaque:
+                return value
+            return self.expand(part.word) if present else Value()
+        if present and value is not None:
+            return value
+        if operator == "?":
+            raise self._refuse(
+                part.line, f"${{{part.name}?}} ends grub-mkconfig: {part.name} is unset", "command_fails"
+            )
+        result = self.expand(part.word)
+        if operator == "=":
+            self._set(Assign(part.name, part.word, part.line), result)
+        return result
+
+
+def _concatenate(values: list[Value]) -> Value:
+    opaque = next((value.opaque for value in values if value.opaque), None)
+    sources = tuple(dict.fromkeys(source for value in values for source in value.sources))
+    return Value(tuple(char for value in values for char in value.chars), sources, opaque)
+
+
+def _parts(node: Simple) -> list[Part]:
+    return [part for assign in node.assigns for part in assign.word.parts]
+
+
+def _line(node: Command) -> int:
+    return node.line
