@@ -122,7 +122,7 @@ class Resolution:
 
 
 def normalize(key: str) -> str:
-    """Return KEY in slash form: with a dot as first separator, dots and slashes change places (sysctl.d(5))."""
+    """Return KEY in slash form: behind a first dot, dots and slashes change places (sysctl.d(5))."""
     first = re.search(r"[/.]", key)
     text = key.translate(_SWAP) if first and first[0] == "." else key
     return "/".join(part for part in text.split("/") if part not in ("", "."))
@@ -290,7 +290,7 @@ def _decimal(part: str) -> str:
 
 
 def same_value(wanted: str, got: str) -> bool:
-    """Whether the kernel would make the same of both; text behind a number, a `# comment`, is not read by it."""
+    """Whether the kernel makes the same of both; a `# comment` behind a number is not read by it."""
     left, right = canonical(wanted).split(), canonical(got).split()
     if left == right:
         return True
@@ -300,7 +300,7 @@ def same_value(wanted: str, got: str) -> bool:
 
 
 def check_key(key: str) -> str:
-    """Return KEY in slash form. Raises SysctlError(`bad_key`) unless it names exactly one file below /proc/sys."""
+    """Return KEY in slash form. Raises SysctlError(`bad_key`) unless it names one file below /proc/sys."""
     slash = normalize(key)
     parts = slash.split("/")
     bad = any(ord(char) <= 32 or ord(char) == 127 for char in key) or _GLOB.search(key) or "=" in key

@@ -30,7 +30,7 @@ class Foreign:
 
 
 def writers(root: str = "/") -> list[Foreign]:
-    """Return what the active tuned profile, an enabled UFW and the kernel command line set. Raises OSError."""
+    """Return what the active tuned profile, an enabled UFW and the command line set. Raises OSError."""
     return [*_tuned(root), *_ufw(root), *_command_line(root)]
 
 

@@ -92,7 +92,7 @@ def report(
     optional: Iterable[str] = (),
     foreign: Iterable[Foreign] = (),
 ) -> dict[str, dict[str, Any]]:
-    """Return {dotted key: facts and verdict} for the wanted keys, or without any for all keys of the files."""
+    """Return {dotted key: facts and verdict} for the wanted keys, or for all keys of the files."""
     optional_keys = {normalize(key) for key in optional}
     writers = list(foreign)
     keys = list(want) or resolution.keys()
@@ -187,6 +187,7 @@ def _verdict(
 
 def _wrong_at_boot(resolution: Resolution, key: str, wanted: str, facts: Mapping[str, Any]) -> dict[str, Any]:
     name, boot = dotted(key), effect(resolution, key)
+    asked = f"{name}: asked {wanted}"
     if boot.zeroed_by:
         other = COUNTERPART[key]
         value = clean(boot.zeroed_by.value or "")
@@ -196,13 +197,13 @@ def _wrong_at_boot(resolution: Resolution, key: str, wanted: str, facts: Mapping
             "reason": "counterpart_set",
             "counterpart_value": value,
             "file": boot.zeroed_by.real,
-            "text": f"{name}: asked {wanted}, got {facts['boot_value']}: {dotted(other)}={value} in {where} zeroes it",
+            "text": f"{asked}, got {facts['boot_value']}: {dotted(other)}={value} in {where} zeroes it",
         }
     had = any(same_value(wanted, item.value or "") for item in resolution.definers(key))
     return {
         "verdict": "fail",
         "reason": "overridden_by" if had else "configured_differs",
-        "text": f"{name}: asked {wanted}, but {facts['winner']}:{facts['line']} sets {facts['boot_value']} at boot",
+        "text": f"{asked}, but {facts['winner']}:{facts['line']} sets {facts['boot_value']} at boot",
     }
 
 
@@ -256,7 +257,7 @@ def overall(reports: Mapping[str, Mapping[str, Any]], findings: Iterable[Mapping
 
 
 def foreign_unsupported(resolution: Resolution, want: Mapping[str, str]) -> list[Assignment]:
-    """Return lines of files in force whose key the kernel lacks, ours and those that may fail (`-key`) left out."""
+    """Return lines in force whose key the kernel lacks, without wanted ones and those that may fail."""
     if not has_proc(resolution.root):
         return []
     plain = {item.key: item for item in resolution.settings() if not item.is_glob and item.value is not None}
@@ -300,15 +301,15 @@ def pool_findings(
                 finding["verdict"] = "fail"
                 finding["reason"] = "nr_hugepages_default_size_overcommit"
                 finding["text"] = (
-                    f"{where} sets {dotted(key)}={count}: with a default page size of {default_page_kb} kB that is "
-                    f"{wanted} bytes, more than the {mem_total_kb} kB this host has"
+                    f"{where} sets {dotted(key)}={count}: with a default page size of {default_page_kb} kB "
+                    f"that is {wanted} bytes, more than the {mem_total_kb} kB this host has"
                 )
         findings.append(finding)
     return findings
 
 
 def memory_facts(root: str) -> tuple[int | None, int | None]:
-    """Return (default huge page size in kB, MemTotal in kB) of ROOT/proc/meminfo, None for what it does not say."""
+    """Return (default huge page size, MemTotal), in kB, of ROOT/proc/meminfo; None for what is absent."""
     text = read_text(root, "/proc/meminfo") or ""
     page = re.search(r"^Hugepagesize:\s+(\d+) kB", text, re.MULTILINE)
     total = re.search(r"^MemTotal:\s+(\d+) kB", text, re.MULTILINE)

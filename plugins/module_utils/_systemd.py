@@ -13,9 +13,8 @@ from typing import Any
 MARKER = "# Managed by firsttouch.host: changes are overwritten."
 UNIT_DIR = "/etc/systemd/system"
 HUGEPAGES_SERVICE = "firsttouch-hugepages.service"
-SUFFIXES = (
-    ".service", ".socket", ".device", ".mount", ".automount", ".swap", ".target", ".path", ".timer", ".slice", ".scope",
-)  # fmt: skip
+_TYPES = "service socket device mount automount swap target path timer slice scope"
+SUFFIXES = tuple(f".{kind}" for kind in _TYPES.split())
 _PLAIN = re.compile(rb"[0-9A-Za-z:_.]")
 _UNIT_NAME = re.compile(r"[0-9A-Za-z:_.\\-]+(@[0-9A-Za-z:_.\\@-]*)?\.[a-z]+")
 _NAME_MAX = 255
@@ -49,7 +48,7 @@ def escape_path(path: str) -> str:
 
 
 def unit_name_for_path(path: str, suffix: str = "mount") -> str:
-    """Return the only name a unit of type SUFFIX for PATH may have. Raises ValueError, also when it is too long."""
+    """Return the only name a unit of type SUFFIX for PATH may have. Raises ValueError."""
     name = f"{escape_path(path)}.{suffix}"
     if len(name) > _NAME_MAX:
         raise ValueError(f"{path!r} gives a unit name of {len(name)} characters; systemd allows {_NAME_MAX}")
@@ -57,7 +56,7 @@ def unit_name_for_path(path: str, suffix: str = "mount") -> str:
 
 
 def check_unit_name(name: str) -> None:
-    """Raise ValueError unless NAME is a plain unit file name (no path, a known type, at most 255 characters)."""
+    """Raise ValueError unless NAME is a plain unit file name (no path, a known type, at most 255 long)."""
     known = any(name.endswith(suffix) and len(name) > len(suffix) for suffix in SUFFIXES)
     if not known or len(name) > _NAME_MAX or not _UNIT_NAME.fullmatch(name):
         raise ValueError(f"{name!r} is not the name of a systemd unit")
@@ -173,8 +172,8 @@ WantedBy=multi-user.target
 def render_hugepages_service(pools: Iterable[Mapping[str, Any]], tries: int = _TRIES) -> str:
     """Return the text of the early oneshot unit that reserves huge pages per node through sysfs.
 
-    POOLS are `{size_kb, nodes: {node: count}}`. Each count is written, read back and tried up to TRIES times a
-    second apart; a shortfall is an error line in the journal and a failed unit, never a failed boot. Larger
+    POOLS are `{size_kb, nodes: {node: count}}`. Each count is written, read back and tried up to TRIES times
+    a second apart; a shortfall is an error line in the journal and a failed unit, never a failed boot. Larger
     sizes come first, while memory is least fragmented. Raises ValueError.
     """
     wants = []
@@ -186,7 +185,7 @@ def render_hugepages_service(pools: Iterable[Mapping[str, Any]], tries: int = _T
     if not wants:
         raise ValueError("no node is given any huge page")
     body = "\n  ".join(wants)
-    # $$ is a literal $ to systemd; the whole script is one single-quoted argument, so it holds no quote of that kind
+    # $$ is a literal $ to systemd; the script is one single-quoted argument, so it holds no such quote
     return f"""{MARKER}
 [Unit]
 Description=Reserve huge pages per NUMA node

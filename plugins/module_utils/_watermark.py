@@ -142,7 +142,7 @@ def predict(
     page_bytes: int = 4096,
     movable_capped: bool | None = None,
 ) -> list[tuple[int, int, int]]:
-    """Return (min, low, high) in pages for each zone under vm.watermark_scale_factor=FACTOR, without boost."""
+    """Return (min, low, high) in pages of each zone under vm.watermark_scale_factor=FACTOR, no boost."""
     listed = list(zones)
     if movable_capped is None:
         movable_capped = movable_is_capped(listed, min_free_kbytes, page_bytes)
@@ -191,8 +191,8 @@ def scale_factor_for(
     if max_bytes < extra_free_bytes:
         raise WatermarkError(
             "extra_free_above_max",
-            f"firsttouch_extra_free_bytes={extra_free_bytes}: vm.watermark_scale_factor={max_factor}, the most "
-            f"this kernel takes, keeps {max_bytes} bytes free",
+            f"firsttouch_extra_free_bytes={extra_free_bytes}: vm.watermark_scale_factor={max_factor}, "
+            f"the most this kernel takes, keeps {max_bytes} bytes free",
             {"asked_bytes": extra_free_bytes, "max_bytes": max_bytes, "max_factor": max_factor},
         )
     low, top = DEFAULT_FACTOR, max(max_factor, DEFAULT_FACTOR)
@@ -222,9 +222,9 @@ def _check_room(
         if managed - pages < high_bytes + room:
             raise WatermarkError(
                 "high_watermark_does_not_fit",
-                f"firsttouch_extra_free_bytes={asked}: node {node} has {managed} bytes, huge pages take {pages}, and "
-                f"the {managed - pages} left do not hold the high watermark of {high_bytes} bytes and "
-                f"{room} bytes of room; ask for less, or for fewer pages in firsttouch_hugepages",
+                f"firsttouch_extra_free_bytes={asked}: node {node} has {managed} bytes, huge pages take "
+                f"{pages}, and the {managed - pages} left do not hold the high watermark of {high_bytes} bytes "
+                f"and {room} bytes of room; ask for less, or for fewer pages in firsttouch_hugepages",
                 {
                     "asked_bytes": asked,
                     "node": node,
