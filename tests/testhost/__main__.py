@@ -1,0 +1,15 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""``python -m testhost`` with PYTHONPATH=tests, or ``python tests/testhost``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+if not __package__:
+    # Run by directory, which has put this package's own modules on the path in place of the package.
+    sys.path[0] = str(Path(__file__).resolve().parent.parent)
+
+from testhost.cli import main  # noqa: E402
+
+sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The command line: one function per subcommand."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+
+from . import apt, hosts, image, topology
+from .errors import HostError
+from .paths import cache_dir
+
+DESCRIPTION = """\
+A real Debian under QEMU: GRUB, systemd, NUMA nodes, reboots. No KVM needed, no root on the way in.
+
+A first session:
+  testhost up                    build the image if it is not there, boot a two-node host (1 to 2 minutes)
+  testhost ssh                   log in and look
+  testhost inventory > inv.json  an Ansible inventory of what runs
+  testhost down --all            end it; nothing stays but the cached image
+"""
+NAME_HELP = "name of the host; may be left out when there is only one"
+
+
+def say(text: str) -> None:
+    """Progress goes to stderr, so that stdout holds nothing but the answer."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def cmd_build(args: argparse.Namespace) -> int:
+    for release in args.release or [apt.RELEASES[0]]:
+        built = image.build(release, say, force=args.force)
+        print(built.directory)
+    return 0
+
+
+def cmd_up(args: argparse.Namespace) -> int:
+    name = args.name or args.topology.replace("_", "-")
+    host = hosts.up(name, args.topology, args.release, say, args.limit)
+    print(f"{host.name} is up on 127.0.0.1:{host.port}; log in: testhost ssh {host.name}")
+    return 0
+
+
+def cmd_down(args: argparse.Namespace) -> int:
+    names = [host.name for host in hosts.all_hosts()] if args.all else [hosts.get(args.name).name]
+    for name in names:
+        say(f"{name}: {'ended' if hosts.down(name) else 'was not running; its files are removed'}")
+    return 0
+
+
+def cmd_ssh(args: argparse.Namespace) -> int:
+    host = hosts.get(args.name)
+    if not hosts.is_running(host):
+        raise HostError(f"{host.name} is not running; start it again: testhost reset {host.name}")
+    argv = hosts.ssh_argv(host, args.command)
+    return subprocess.call(argv)
+
+
+def cmd_reset(args: argparse.Namespace) -> int:
+    host = hosts.reset(hosts.get(args.name), say, args.limit)
+    print(f"{host.name} is up on 127.0.0.1:{host.port}")
+    return 0
+
+
+def cmd_freeze(args: argparse.Namespace) -> int:
+    took = hosts.freeze(hosts.get(args.name), args.milliseconds)
+    print(f"{took:.1f} ms")
+    return 0
+
+
+def cmd_status(args: argparse.Namespace) -> int:
+    rows = [
+        {
+            "name": host.name,
+            "state": hosts.status_of(host),
+            "release": host.release,
+            "topology": host.topology,
+            "accel": host.accel,
+            "port": host.port,
+            "pid": host.pid,
+            "key": str(host.key),
+            "serial_log": str(host.serial_log),
+        }
+        for host in hosts.all_hosts()
+    ]
+    if args.json:
+        print(json.dumps(rows, indent=2))
+        return 0
+    columns = ("name", "state", "release", "topology", "accel", "port", "pid")
+    table = [columns, *(tuple(str(row[column]) for column in columns) for row in rows)]
+    widths = [max(len(line[i]) for line in table) for i in range(len(columns))]
+    for line in table:
+        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+    return 0
+
+
+def cmd_logs(args: argparse.Namespace) -> int:
+    log = hosts.get(args.name).serial_log
+    if not log.exists():
+        raise HostError(f"{log} is not there: the host has not been started")
+    with log.open("rb") as stream:
+        data = stream.read()
+        lines = data.splitlines(keepends=True)
+        sys.stdout.buffer.write(b"".join(lines[-args.lines :] if args.lines else lines))
+        sys.stdout.buffer.flush()
+        while args.follow:
+            sys.stdout.buffer.write(stream.read())
+            sys.stdout.buffer.flush()
+            time.sleep(0.3)
+    return 0
+
+
+def cmd_inventory(args: argparse.Namespace) -> int:
+    running = [host for host in hosts.all_hosts() if hosts.is_running(host)]
+    if not running:
+        raise HostError("no host is running; start one: testhost up")
+    text = json.dumps(hosts.inventory(running), indent=2)
+    if args.output:
+        Path(args.output).write_text(text + "\n")
+    else:
+        print(text)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="testhost",
+        description=DESCRIPTION,
+        epilog=f"Everything is kept under {cache_dir()} (FIRSTTOUCH_TESTHOST_DIR overrides it).",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(dest="subcommand", required=True, metavar="COMMAND")
+    _add_host_commands(commands)
+    _add_view_commands(commands)
+    return parser
+
+
+def _command(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, brief: str, text: str
+) -> argparse.ArgumentParser:
+    return commands.add_parser(
+        name, help=brief, description=text, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+
+
+def _add_host_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    bootable = [name for name, one in topology.load().items() if not one.ask_only]
+    sub = _command(commands, "build", "build an image, once", "Build Debian images; one that is there is kept.\n\n\
+The mirror is the one that this machine's apt uses. A changed recipe builds again.")
+    sub.add_argument("--release", action="append", choices=apt.RELEASES, help="default trixie; may be repeated")
+    sub.add_argument("--force", action="store_true", help="build even if the image is there")
+    sub.set_defaults(run=cmd_build)
+
+    sub = _command(commands, "up", "start a host and wait for its SSH",
+        "Start a host on a fresh overlay of the image and wait until a login works.\n\n"
+        "Example: testhost up db1 --topology two_node --release bookworm")  # fmt: skip
+    sub.add_argument("name", nargs="?", help="name of the new host; default: its topology")
+    sub.add_argument("--topology", choices=bootable, default=bootable[0], help="default %(default)s")
+    sub.add_argument("--release", choices=apt.RELEASES, default=apt.RELEASES[0], help="default %(default)s")
+    sub.add_argument("--limit", type=float, default=hosts.BOOT_LIMIT, metavar="S",
+        help="seconds to wait for SSH; default %(default)s")  # fmt: skip
+    sub.set_defaults(run=cmd_up)
+
+    sub = _command(commands, "down", "end a host and remove its files",
+        "End exactly the QEMU of this host, without a shutdown, and remove its overlay, key and logs.")  # fmt: skip
+    sub.add_argument("name", nargs="?", help=NAME_HELP)
+    sub.add_argument("--all", action="store_true", help="every host")
+    sub.set_defaults(run=cmd_down)
+
+    sub = _command(commands, "reset", "the same host from a clean image again",
+        "End the host and boot it again from a fresh overlay; name, port and key stay.")  # fmt: skip
+    sub.add_argument("name", nargs="?", help=NAME_HELP)
+    sub.add_argument("--limit", type=float, default=hosts.BOOT_LIMIT, metavar="S",
+        help="seconds to wait for SSH; default %(default)s")  # fmt: skip
+    sub.set_defaults(run=cmd_reset)
+
+    sub = _command(commands, "freeze", "stop all vCPUs for some milliseconds",
+        "Play a hypervisor stall: SIGSTOP the QEMU, wait, SIGCONT. Every vCPU sees the same gap.\n\n"
+        "Example: testhost freeze 250")  # fmt: skip
+    sub.add_argument("milliseconds", type=int, metavar="MS", help="how long, in milliseconds (1 to 60000)")
+    sub.add_argument("name", nargs="?", help=NAME_HELP)
+    sub.set_defaults(run=cmd_freeze)
+
+
+def _add_view_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    sub = _command(commands, "ssh", "log in, or run a command", "Log in as root, or run a command there.\n\n\
+Example: testhost ssh two-node cat /proc/cmdline")
+    sub.add_argument("name", nargs="?", help=NAME_HELP)
+    sub.add_argument("command", nargs=argparse.REMAINDER, help="command and arguments; none gives a shell")
+    sub.set_defaults(run=cmd_ssh)
+
+    sub = _command(commands, "status", "what runs", "List the hosts: running, frozen (stopped) or dead.")
+    sub.add_argument("--json", action="store_true", help="as JSON, with paths of keys and logs")
+    sub.set_defaults(run=cmd_status)
+
+    sub = _command(commands, "logs", "the serial console of a host",
+        "Print the serial console: GRUB, kernel, login prompt; of all boots since the host was started.")  # fmt: skip
+    sub.add_argument("name", nargs="?", help=NAME_HELP)
+    sub.add_argument("-n", "--lines", type=int, default=0, help="only the last lines; default all")
+    sub.add_argument("-f", "--follow", action="store_true", help="go on as the log grows")
+    sub.set_defaults(run=cmd_logs)
+
+    sub = _command(commands, "inventory", "an Ansible inventory of all running hosts",
+        "Print an Ansible inventory (JSON, which is YAML too) with all running hosts in group testhosts.\n\n"
+        "Example: testhost inventory -o inv.yml; ansible -i inv.yml testhosts -m ping")  # fmt: skip
+    sub.add_argument("-o", "--output", help="write to this file instead of stdout")
+    sub.set_defaults(run=cmd_inventory)
+
+
+def _on_signal(number: int, _frame: FrameType | None) -> None:
+    # Unwinds through every finally, as Ctrl-C does.
+    raise SystemExit(128 + number)
+
+
+def main(argv: list[str]) -> int:
+    """Run one subcommand; returns the exit status."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _on_signal)
+    args = _parser().parse_args(argv)
+    try:
+        return int(args.run(args))
+    except HostError as error:
+        say(f"testhost: {error}")
+        return 1
+    except KeyboardInterrupt:
+        say("testhost: interrupted; what was started is ended")
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0

@@ -1,0 +1,318 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Running hosts: an overlay disk, a key, a port and one QEMU each, with their state on disk."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from . import image, probe, qemu, topology
+from .errors import HostError
+from .paths import host_dir, hosts_dir
+
+BOOT_LIMIT = 300.0
+_PORT_TRIES = 5
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,40}")
+_PANIC = ("Kernel panic - not syncing", "grub rescue>")
+SSH_OPTIONS = (
+    "StrictHostKeyChecking=no",
+    "UserKnownHostsFile=/dev/null",
+    "LogLevel=ERROR",
+    "IdentitiesOnly=yes",
+    "BatchMode=yes",
+)  # fmt: skip
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Host:
+    """What state.json holds. ``pid`` is 0 until QEMU runs; ``started`` is its start time in clock ticks."""
+
+    name: str
+    release: str
+    topology: str
+    image: str
+    accel: str
+    port: int
+    pid: int = 0
+    started: int | None = None
+
+    @property
+    def directory(self) -> Path:
+        return host_dir(self.name)
+
+    @property
+    def key(self) -> Path:
+        return self.directory / "id_ed25519"
+
+    @property
+    def overlay(self) -> Path:
+        return self.directory / "overlay.qcow2"
+
+    @property
+    def serial_log(self) -> Path:
+        return self.directory / "serial.log"
+
+    @property
+    def pid_file(self) -> Path:
+        return self.directory / "qemu.pid"
+
+
+def save(host: Host) -> None:
+    """Write the state whole or not at all."""
+    beside = host.directory / "state.json.new"
+    beside.write_text(json.dumps(asdict(host), indent=2) + "\n")
+    beside.rename(host.directory / "state.json")
+
+
+def _load(directory: Path) -> Host | None:
+    try:
+        fields: dict[str, Any] = json.loads((directory / "state.json").read_text())
+        host = Host(**fields)
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError) as error:
+        raise HostError(f"{directory}/state.json cannot be read ({error}); remove {directory}") from error
+    if not host.pid:
+        # The start was interrupted before the pid was recorded; QEMU itself may have written it.
+        try:
+            host = replace(host, pid=int(host.pid_file.read_text()))
+        except (FileNotFoundError, ValueError):
+            pass
+    return host
+
+
+def all_hosts() -> list[Host]:
+    """Every recorded host, running or not, by name."""
+    found = (_load(path) for path in sorted(hosts_dir().glob("*")) if path.is_dir())
+    return [host for host in found if host is not None]
+
+
+def get(name: str | None) -> Host:
+    """The host of that name, or the only one there is."""
+    hosts = all_hosts()
+    if name is None and len(hosts) == 1:
+        return hosts[0]
+    for host in hosts:
+        if host.name == name:
+            return host
+    known = ", ".join(host.name for host in hosts) or "none"
+    if name is None:
+        raise HostError(f"name a host; there are: {known}" if hosts else "no host; start one: testhost up")
+    raise HostError(f"no host {name!r}; there are: {known}")
+
+
+def is_running(host: Host) -> bool:
+    return bool(host.pid) and qemu.is_ours(host.pid, host.started, str(host.pid_file))
+
+
+def status_of(host: Host) -> str:
+    """running, frozen (stopped by a signal) or dead."""
+    if not is_running(host):
+        return "dead"
+    return "frozen" if qemu.process_state(host.pid) in ("T", "t") else "running"
+
+
+def ssh_argv(host: Host, command: list[str], connect_limit: int = 10) -> list[str]:
+    """The ssh command that runs ``command`` there, or logs in when it is empty."""
+    argv = [qemu.find_tools("ssh")["ssh"], "-F", "none", "-i", str(host.key), "-p", str(host.port)]
+    for option in (*SSH_OPTIONS, f"ConnectTimeout={connect_limit}"):
+        argv += ["-o", option]
+    return [*argv, "root@127.0.0.1", *command]
+
+
+def qemu_argv(host: Host, machine: topology.Topology) -> list[str]:
+    """The whole command line of a host's QEMU."""
+    argv = [qemu.find_tools(qemu.QEMU)[qemu.QEMU], *qemu.machine_args(host.accel)]
+    argv += ["-name", f"firsttouch-{host.name}", "-daemonize", "-pidfile", str(host.pid_file)]
+    argv += topology.qemu_args(machine)
+    argv += qemu.serial_args(host.serial_log) + qemu.disk_args(host.overlay, "qcow2")
+    argv += ["-nic", f"user,model=virtio-net-pci,hostfwd=tcp:127.0.0.1:{host.port}-:22"]
+    argv += ["-device", "virtio-rng-pci"]
+    key = str(host.key.with_suffix(".pub")).replace(",", ",,")
+    return [*argv, "-fw_cfg", f"name=opt/firsttouch/authorized_key,file={key}"]
+
+
+def _launch(host: Host, machine: topology.Topology) -> Host:
+    """Start QEMU; a port that was taken meanwhile is replaced."""
+    error = ""
+    for _ in range(_PORT_TRIES):
+        host.pid_file.unlink(missing_ok=True)
+        save(replace(host, pid=0, started=None))
+        # -daemonize returns once the guest runs, so errors of its arguments arrive here. A session of
+        # its own keeps a Ctrl-C of the terminal from reaching it.
+        done = subprocess.run(
+            qemu_argv(host, machine), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60
+        )
+        if done.returncode == 0:
+            pid = int(host.pid_file.read_text())
+            host = replace(host, pid=pid, started=qemu.start_time(pid))
+            save(host)
+            return host
+        error = done.stderr.strip()
+        if "host forwarding" not in error:
+            break
+        host = replace(host, port=qemu.free_port())
+    raise HostError(f"{qemu.QEMU} did not start: {error}")
+
+
+def _new_overlay(host: Host) -> None:
+    host.overlay.unlink(missing_ok=True)
+    argv = [qemu.find_tools("qemu-img")["qemu-img"], "create", "-q", "-f", "qcow2", "-F", "raw"]
+    argv += ["-b", str(Path(host.image) / "disk.raw"), str(host.overlay)]
+    done = subprocess.run(argv, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise HostError(f"qemu-img: {done.stderr.strip()}")
+
+
+def _ssh_answers(host: Host, limit: float) -> bool:
+    """Whether a login works. QEMU accepts connections before the guest listens, so the banner decides."""
+    try:
+        with socket.create_connection(("127.0.0.1", host.port), timeout=2) as connection:
+            connection.settimeout(min(5.0, limit))
+            if not connection.recv(8).startswith(b"SSH-"):
+                return False
+    except OSError:
+        return False
+    try:
+        argv = ssh_argv(host, ["true"])
+        return subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=limit).returncode == 0
+    except subprocess.TimeoutExpired:
+        return False
+
+
+def wait_for_ssh(host: Host, limit: float, say: Say) -> float:
+    """Wait until a login works; returns the seconds it took. HostError with the end of the serial log
+    when the limit is over, QEMU ended or the kernel panicked."""
+    begin = time.monotonic()
+    reported = begin
+    while True:
+        now = time.monotonic()
+        left = limit - (now - begin)
+        fault = ""
+        if left <= 0:
+            fault = f"no SSH login within {limit:.0f} s"
+        elif not is_running(host):
+            fault = "QEMU ended"
+        elif any(word in qemu.tail(host.serial_log, 60) for word in _PANIC):
+            fault = "the guest panicked"
+        if fault:
+            raise HostError(f"{host.name}: {fault}; its serial log ends:\n{qemu.tail(host.serial_log)}")
+        if _ssh_answers(host, max(left, 1.0)):
+            return time.monotonic() - begin
+        if now - reported >= 10:
+            reported = now
+            last = qemu.tail(host.serial_log, 1)[:80]
+            say(f"{host.name}: waiting for SSH, {now - begin:.0f} s of at most {limit:.0f} s; serial: {last}")
+        time.sleep(0.3)
+
+
+def up(name: str, topology_name: str, release: str, say: Say, limit: float = BOOT_LIMIT) -> Host:
+    """Start a host and wait for its SSH. A host that fails to come up, or is interrupted, is removed."""
+    if not _NAME.fullmatch(name):
+        raise HostError(f"bad host name {name!r}: lower case letters, digits, - and _ only")
+    machine = topology.get(topology_name)
+    if machine.ask_only:
+        raise HostError(f"topology {topology_name} is for ask only: its memory exceeds what a host may take")
+    qemu.find_tools(qemu.QEMU, "qemu-img", "ssh", "ssh-keygen")
+    built = image.build(release, say)
+    directory = host_dir(name)
+    try:
+        directory.mkdir(parents=True, mode=0o700)
+    except FileExistsError:
+        known = _load(directory)
+        if known is not None and is_running(known):
+            raise HostError(f"{name} runs already; end it first: testhost down {name}") from None
+        shutil.rmtree(directory)
+        directory.mkdir(mode=0o700)
+    accel = probe.accelerator(built.kernel, say)
+    host = Host(name, release, topology_name, str(built.directory), accel, qemu.free_port())
+    try:
+        argv = [qemu.find_tools("ssh-keygen")["ssh-keygen"], "-q", "-t", "ed25519", "-N", "", "-C"]
+        subprocess.run([*argv, f"firsttouch-{name}", "-f", str(host.key)], check=True)
+        _new_overlay(host)
+        return _boot(host, machine, limit, say)
+    except BaseException:
+        down(name)
+        raise
+
+
+def _boot(host: Host, machine: topology.Topology, limit: float, say: Say) -> Host:
+    say(f"{host.name}: booting {host.release}, topology {host.topology}, {host.accel}")
+    host = _launch(host, machine)
+    took = wait_for_ssh(host, limit, say)
+    say(f"{host.name}: SSH answers on 127.0.0.1:{host.port} after {took:.0f} s")
+    return host
+
+
+def down(name: str) -> bool:
+    """End a host and remove all that it had; False when there was no QEMU to end."""
+    host = _load(host_dir(name))
+    ended = bool(host and host.pid) and host is not None and _stop(host)
+    shutil.rmtree(host_dir(name), ignore_errors=True)
+    return ended
+
+
+def _stop(host: Host) -> bool:
+    return qemu.stop(host.pid, host.started, str(host.pid_file))
+
+
+def reset(host: Host, say: Say, limit: float = BOOT_LIMIT) -> Host:
+    """The same host (name, port, key) from a clean image again."""
+    if host.pid:
+        _stop(host)
+    machine = topology.get(host.topology)
+    try:
+        host.serial_log.unlink(missing_ok=True)
+        _new_overlay(host)
+        return _boot(host, machine, limit, say)
+    except BaseException:
+        down(host.name)
+        raise
+
+
+def freeze(host: Host, milliseconds: int) -> float:
+    """Stop every vCPU at once for a time, as a hypervisor that is busy elsewhere does; returns the
+    milliseconds that it really took."""
+    if status_of(host) != "running":
+        raise HostError(f"{host.name} is {status_of(host)}; only a running host can be frozen")
+    begin = time.monotonic()
+    os.kill(host.pid, signal.SIGSTOP)
+    try:
+        time.sleep(milliseconds / 1000)
+    finally:
+        os.kill(host.pid, signal.SIGCONT)
+    return (time.monotonic() - begin) * 1000
+
+
+def inventory(hosts: list[Host]) -> dict[str, Any]:
+    """An Ansible inventory of these hosts (the YAML inventory plugin reads JSON too)."""
+    common = " ".join(f"-o {option}" for option in SSH_OPTIONS)
+    entries = {
+        host.name: {
+            "ansible_host": "127.0.0.1",
+            "ansible_port": host.port,
+            "ansible_user": "root",
+            "ansible_ssh_private_key_file": str(host.key),
+            "ansible_ssh_common_args": f"-F none {common}",
+            # The connection stays open between tasks; compression would cost more than it saves.
+            "ansible_ssh_args": "-o ControlMaster=auto -o ControlPersist=600s",
+            "ansible_ssh_pipelining": True,
+            "ansible_python_interpreter": "/usr/bin/python3",
+            "testhost_topology": host.topology,
+            "testhost_release": host.release,
+        }
+        for host in hosts
+    }
+    return {"all": {"children": {"testhosts": {"hosts": entries}}}}

@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""QEMU processes: how one is started, recognised, awaited and ended."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from .errors import HostError
+
+QEMU = "qemu-system-x86_64"
+_PACKAGES = {
+    QEMU: "qemu-system-x86",
+    "qemu-img": "qemu-utils",
+    "mmdebstrap": "mmdebstrap",
+    "mke2fs": "e2fsprogs",
+    "ssh": "openssh-client",
+    "ssh-keygen": "openssh-client",
+    "busybox": "busybox-static",
+}
+_SBIN = ("/usr/sbin", "/sbin")
+_PR_SET_PDEATHSIG = 1
+_libc = ctypes.CDLL(None)
+
+
+def find_tools(*names: str) -> dict[str, str]:
+    """The paths of programs; HostError lists every missing one with the Debian package that has it."""
+    path = os.pathsep.join([os.environ.get("PATH", os.defpath), *_SBIN])
+    found = {name: shutil.which(name, path=path) for name in names}
+    missing = [name for name, where in found.items() if where is None]
+    if missing:
+        packages = sorted({_PACKAGES[name] for name in missing})
+        raise HostError(
+            f"missing programs: {', '.join(missing)}; on Debian or Ubuntu: apt-get install {' '.join(packages)}"
+        )
+    return {name: where for name, where in found.items() if where is not None}
+
+
+def machine_args(accel: str) -> list[str]:
+    """Arguments that every guest shares. TCG gets one thread per vCPU and a translation buffer
+    that holds a booted system, which saves retranslation."""
+    accelerator = "kvm" if accel == "kvm" else "tcg,thread=multi,tb-size=1024"
+    return ["-nodefaults", "-no-user-config", "-display", "none", "-accel", accelerator, "-machine", "q35"]
+
+
+def disk_args(image: Path, image_format: str) -> list[str]:
+    """One virtio disk. ``cache=unsafe``: the disk need not survive a crash of this machine."""
+    text = f"file={str(image).replace(',', ',,')},format={image_format},if=virtio,cache=unsafe,discard=unmap"
+    return ["-drive", text]
+
+
+def serial_args(log: Path, ident: str = "serial0") -> list[str]:
+    """A serial port that appends to a file."""
+    path = str(log).replace(",", ",,")
+    return ["-chardev", f"file,id={ident},path={path},append=on", "-serial", f"chardev:{ident}"]
+
+
+def tail(path: Path, lines: int = 25) -> str:
+    """The end of a serial log, for an error message; terminal control sequences are dropped."""
+    try:
+        text = path.read_bytes()[-16384:].decode("utf-8", "replace")
+    except FileNotFoundError:
+        return "(no serial log)"
+    printable = "".join(c for c in text if c == "\n" or c >= " ")
+    kept = [line.rstrip() for line in printable.splitlines() if line.strip()]
+    return "\n".join(kept[-lines:]) or "(the serial log is empty)"
+
+
+def start_time(pid: int) -> int | None:
+    """Start time of a process in clock ticks since boot (proc_pid_stat(5), field 22), None when it is gone."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    fields = stat.rpartition(")")[2].split()
+    if fields[0] == "Z":
+        return None
+    return int(fields[19])
+
+
+def process_state(pid: int) -> str:
+    """The state letter of a process (proc_pid_stat(5), field 3), "" when it is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
+def is_ours(pid: int, started: int | None, marker: str) -> bool:
+    """Whether a pid still names the process that was recorded. The start time guards against a reused
+    pid; where a start was interrupted before it was recorded, the marker in the command line does."""
+    now = start_time(pid)
+    if now is None:
+        return False
+    if started is not None:
+        return now == started
+    try:
+        return marker.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def stop(pid: int, started: int | None, marker: str, limit: float = 10.0) -> bool:
+    """End exactly that process: SIGTERM, then SIGKILL at the limit. False when it was gone already."""
+    if not is_ours(pid, started, marker):
+        return False
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGCONT)
+        os.kill(pid, signal.SIGTERM)
+    deadline = time.monotonic() + limit
+    while is_ours(pid, started, marker):
+        if time.monotonic() > deadline:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            deadline += limit
+        time.sleep(0.05)
+    return True
+
+
+def free_port() -> int:
+    """A port on loopback that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _die_with_parent() -> None:
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+@contextlib.contextmanager
+def foreground(argv: list[str]) -> Iterator[subprocess.Popen[bytes]]:
+    """A QEMU that ends with the block, and with this process however that ends. Its own session keeps
+    a Ctrl-C of the terminal from reaching it before us."""
+    process = subprocess.Popen(
+        argv,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        preexec_fn=_die_with_parent,
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+        if process.stderr is not None:
+            process.stderr.close()
+
+
+def await_exit(
+    process: subprocess.Popen[bytes], limit: float, log: Path, what: str, say: Callable[[str], None]
+) -> None:
+    """Wait until a guest powered itself off; HostError with the end of its serial log at the limit."""
+    begin = time.monotonic()
+    reported = begin
+    while True:
+        try:
+            process.wait(timeout=0.2)
+            break
+        except subprocess.TimeoutExpired:
+            pass
+        now = time.monotonic()
+        if now - begin > limit:
+            raise HostError(f"{what} did not end within {limit:.0f} s; its serial log ends:\n{tail(log)}")
+        if now - reported >= 10:
+            reported = now
+            say(f"{what}: {now - begin:.0f} s of at most {limit:.0f} s")
+    if process.returncode != 0:
+        error = process.stderr.read().decode("utf-8", "replace").strip() if process.stderr else ""
+        raise HostError(f"{what}: {QEMU} ended with status {process.returncode}: {error}\n{tail(log)}")
