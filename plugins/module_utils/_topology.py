@@ -134,6 +134,7 @@ def read_topology(root: str = "/", facts: Mapping[str, Any] | None = None) -> To
         nodes = (_only_node(tree, cpus, host.memory_bytes),)
         lists = NodeLists(possible=frozenset((0,)))
     virtualization = read_virtualization(tree, facts)
+    warnings.extend(judge_memory(nodes, host.memory_bytes))
     warnings.extend(judge_distances(nodes, virtualization))
     warnings.extend({"reason": "unreadable", "text": f"{path}: {why}"} for path, why in tree.trouble.items())
     return Topology(
@@ -155,6 +156,18 @@ def read_topology(root: str = "/", facts: Mapping[str, Any] | None = None) -> To
 def _only_node(tree: Tree, cpus: Cpus, memory_bytes: int | None) -> Node:
     pools = read_node_pools(tree, "/sys/kernel/mm/hugepages")
     return Node(0, cpus.online, memory_bytes, True, True, pools, {0: 10})
+
+
+def judge_memory(nodes: tuple[Node, ...], memory_bytes: int | None) -> list[dict[str, str]]:
+    """Warning `node_memory_disagrees` when the nodes' MemTotal do not add up to the host's, within 10 %.
+
+    Both count pages of the page allocator; older kernels count holes and the kernel image on the nodes only.
+    """
+    sizes = [node.memory_bytes for node in nodes if node.memory_bytes is not None]
+    if len(sizes) < len(nodes) or not memory_bytes or abs(sum(sizes) - memory_bytes) * 10 <= memory_bytes:
+        return []
+    text = f"the nodes have {sum(sizes)} bytes of memory together, /proc/meminfo says {memory_bytes}"
+    return [{"reason": "node_memory_disagrees", "text": text}]
 
 
 def judge_distances(nodes: tuple[Node, ...], virtualization: Virtualization) -> list[dict[str, str]]:

@@ -14,6 +14,7 @@ from ._tree import Tree, id_list
 
 CPU_DIR = "/sys/devices/system/cpu"
 Warnings = list[dict[str, str]]
+_COUNTS = ("sockets", "cores_per_socket", "threads_per_core")
 _CPUINFO_IDS = {"physical id": "package", "package": "package", "core id": "core", "core": "core"}
 
 
@@ -28,7 +29,10 @@ class Package:
 
 @dataclass(frozen=True)
 class Cpus:
-    """The CPUs of a host as sets; `siblings` maps each online CPU to the online CPUs of its core."""
+    """The CPUs of a host as sets; `siblings` maps each online CPU to the online CPUs of its core.
+
+    `counts` are those (sockets, cores_per_socket, threads_per_core) of a text that names no CPU sets.
+    """
 
     online: frozenset[int]
     possible: frozenset[int]
@@ -38,6 +42,7 @@ class Cpus:
     siblings: dict[int, frozenset[int]] = field(default_factory=dict)
     packages: tuple[Package, ...] = ()
     l3: tuple[frozenset[int], ...] = ()
+    counts: dict[str, int] = field(default_factory=dict)
 
     @property
     def offline(self) -> frozenset[int]:
@@ -70,9 +75,10 @@ class Cpus:
             "boot_cpu": self.boot_cpu,
             "siblings": {str(cpu): format_list(self.siblings[cpu]) for cpu in sorted(self.siblings)},
             "cores": len(self.cores) or None,
-            "threads_per_core": _same(len(core) for core in self.cores),
-            "sockets": len(self.packages) or None,
-            "cores_per_socket": _same(package.cores for package in self.packages),
+            "threads_per_core": _same(map(len, self.cores)) or self.counts.get("threads_per_core"),
+            "sockets": len(self.packages) or self.counts.get("sockets"),
+            "cores_per_socket": _same(package.cores for package in self.packages)
+            or self.counts.get("cores_per_socket"),
             "packages": [
                 {"id": package.id, "cpus": format_list(package.cpus), "cores": package.cores}
                 for package in self.packages
@@ -89,6 +95,7 @@ class Cpus:
             siblings={int(cpu): id_list(text) for cpu, text in doc["siblings"].items()},
             packages=tuple(packages),
             l3=tuple(l3),
+            counts={} if doc["siblings"] else {key: doc[key] for key in _COUNTS if doc[key] is not None},
         )
 
 

@@ -166,15 +166,20 @@ def read_virtualization(tree: Tree, facts: Mapping[str, Any] | None = None) -> V
         *_from_cpuinfo(cpuinfo),
         *_from_dmi(tree),
         *_from_firmware(tree),
+        *_from_devices(tree),
         *_from_s390(tree, cpuinfo),
         *_from_facts(facts or {}),
     ]
+    return virtualization_of(found, _would_show(tree, cpuinfo))
+
+
+def virtualization_of(found: list[tuple[str, str, str]], would_show: bool = False) -> Virtualization:
+    """Sum up what was FOUND, (name, source, value) each; WOULD_SHOW: a guest could not have gone unseen."""
     names = [name for name, _source, _value in found]
     named = [name for name in names if name != "unknown"]
     hypervisor = named[0] if named else names[0] if names else None
     evidence = tuple((source, value) for _name, source, value in found)
-    bare = False if found else True if _would_show(tree, cpuinfo) else None
-    return Virtualization(hypervisor, bare, evidence)
+    return Virtualization(hypervisor, False if found else True if would_show else None, evidence)
 
 
 def _would_show(tree: Tree, cpuinfo: str) -> bool:
@@ -235,6 +240,21 @@ def _from_firmware(tree: Tree) -> list[tuple[str, str, str]]:
         found.append(("kvm" if emulated else "powervm", f"{base}/ibm,partition-name", "present"))
     elif any("fw-cfg" in name for name in tree.names(base)):
         found.append(("qemu", base, "a fw-cfg node"))
+    return found
+
+
+def _from_devices(tree: Tree) -> list[tuple[str, str, str]]:
+    """PCI vendors that only make virtual devices, as lscpu looks for them; Hyper-V's bus."""
+    vendors = {"15ad": "vmware", "80ee": "oracle", "5853": "xen"}
+    found = []
+    for line in (tree.text("/proc/bus/pci/devices") or "").splitlines():
+        columns = line.split()
+        name = vendors.get(columns[1][:4].lower()) if len(columns) > 1 and len(columns[1]) == 8 else None
+        if name:
+            found.append((name, "/proc/bus/pci/devices", f"vendor {columns[1][:4]}"))
+            break
+    if tree.names("/sys/bus/vmbus/devices"):
+        found.append(("microsoft", "/sys/bus/vmbus/devices", "devices on Hyper-V's bus"))
     return found
 
 

@@ -57,7 +57,7 @@ class Tree:
 
     def mask(self, path: str) -> frozenset[int] | None:
         """The bits set in the hexadecimal mask in PATH."""
-        return self._parsed(path, parse_mask)
+        return self._parsed(path, _mask)
 
     def names(self, path: str) -> list[str]:
         """Sorted names in the directory PATH; none when it is absent or unreadable (then in `trouble`)."""
@@ -133,3 +133,9 @@ def id_list(text: str) -> frozenset[int]:
     if any(int(number) >= _MOST_IDS for number in re.findall(r"\d+", text)):
         raise ValueError(f"number out of range in {text[:80]!r}")
     return parse(",".join(text.replace(",", " ").split()))
+
+
+def _mask(text: str) -> frozenset[int]:
+    if len(text) > _MOST_IDS // 2:
+        raise ValueError("mask of more bits than any kernel has CPUs")
+    return parse_mask(text)
