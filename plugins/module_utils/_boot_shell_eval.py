@@ -31,7 +31,7 @@ from ._boot_shell_ast import (
 )
 from ._boot_shell_test import evaluate_test
 from ._boot_types import BootError, Origin, Problem, Source, Step, Value
-from ._files import decode, read_bytes
+from ._files import read_text
 
 _MAX_SOURCES = 8
 # Set by grub-mkconfig itself, or by whoever runs it, before the files are read.
@@ -49,8 +49,11 @@ _STATEFUL = frozenset(
 class Evaluator:
     """Sources files one after the other into `variables` and `steps`. The first refusal is a BootError."""
 
-    def __init__(self, root: str, preset: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, root: str, preset: dict[str, str] | None = None, overlay: dict[str, str] | None = None
+    ) -> None:
         self.root = root
+        self.overlay = overlay or {}
         self.variables: dict[str, Value] = {
             name: Value(tuple((char, None) for char in text)) for name, text in (preset or {}).items()
         }
@@ -60,12 +63,12 @@ class Evaluator:
 
     def source(self, path: str) -> bool | None:
         """Evaluate the file PATH of the sysroot; return its exit status as true, false or None (unknown)."""
-        data = read_bytes(self.root, path)
-        if data is None:
+        text = self.overlay[path] if path in self.overlay else read_text(self.root, path)
+        if text is None:
             raise BootError("file_missing", "the file is sourced but does not exist", path)
         if len(self._stack) >= _MAX_SOURCES:
             raise BootError("unsupported_shell_construct", "files source each other too deeply", path)
-        outer, self._text = self._text, decode(data)
+        outer, self._text = self._text, text
         self._stack.append(path)
         try:
             return self._run(Parser(self._text).parse())
