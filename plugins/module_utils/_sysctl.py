@@ -176,9 +176,12 @@ def resolve_sysctls(root: str = "/", overlay: Mapping[str, str | None] | None = 
     for hidden, by in masked:
         result.masked[hidden] = by
         result.masked_lines.extend(_read(root, hidden, layer, None))
+    lines: list[Assignment] = []
     for path in _winners(root, layer, hidden_too=True)[0]:
-        result.procps_lines.extend(by_file[path] if path in by_file else _read(root, path, layer, None))
-    result.procps_lines.extend(_read(root, SYSCTL_CONF, layer, None))
+        lines.extend(by_file[path] if path in by_file else _read(root, path, layer, None))
+    lines.extend(_read(root, SYSCTL_CONF, layer, None))
+    # procps drops `key =`, which systemd writes as an empty value
+    result.procps_lines.extend(item for item in lines if item.value != "")
     return result
 
 

@@ -313,7 +313,17 @@ def memory_facts(root: str) -> tuple[int | None, int | None]:
     text = read_text(root, "/proc/meminfo") or ""
     page = re.search(r"^Hugepagesize:\s+(\d+) kB", text, re.MULTILINE)
     total = re.search(r"^MemTotal:\s+(\d+) kB", text, re.MULTILINE)
-    return (int(page[1]) if page else None, int(total[1]) if total else None)
+    page_kb = int(page[1]) if page else None
+    if page_kb is None:  # of several the kernel takes the first
+        given = re.search(r"(?:^|\s)default_hugepagesz=(\S+)", read_text(root, "/proc/cmdline") or "")
+        page_kb = size_kb(given[1]) if given else None
+    return page_kb, (int(total[1]) if total else None)
+
+
+def size_kb(text: str) -> int | None:
+    """Return a page size such as `2M`, `1GB` or `2048kB` in kB; None when it is not one."""
+    match = re.fullmatch(r"([1-9][0-9]*)([kKmMgG])[bB]?", text)
+    return int(match[1]) << {"k": 0, "m": 10, "g": 20}[match[2].lower()] if match else None
 
 
 def rt_notes(root: str, want: Mapping[str, str]) -> list[dict[str, Any]]:

@@ -140,7 +140,6 @@ notes:
   sample: [{reason: rt_throttling_off, value: "-1", text: "..."}]
 """
 
-import re
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
@@ -151,10 +150,10 @@ def _default_page_kb(module: AnsibleModule, running_kb: int | None) -> int | Non
     size = module.params["default_hugepage_size"]
     if size is None:
         return running_kb
-    match = re.fullmatch(r"([1-9][0-9]*)(kB|[KMG])B?", size)
-    if match is None:
+    page_kb = _sysctl_judge.size_kb(size)
+    if page_kb is None:
         module.fail_json(msg=f"default_hugepage_size {size!r}: want a size like 2M or 1G", reason="bad_value")
-    return int(match[1]) * {"k": 1, "K": 1, "M": 1024, "G": 1024 * 1024}[match[2][0]]
+    return page_kb
 
 
 def _notes(
