@@ -23,7 +23,8 @@ class CpuListError(ValueError):
     """A list or mask that the kernel refuses as a whole.
 
     reason: syntax | reversed_range | cpu_out_of_range | unknown_n; token: the offending piece of the text;
-    first_bad, last_bad: the CPUs outside of the host for cpu_out_of_range, else None.
+    first_bad, last_bad: the CPUs outside of the host for cpu_out_of_range, else None; before: the CPUs of the
+    pieces in front of the offending one, which is what a caller inside the kernel that ignores the error keeps.
     """
 
     def __init__(
@@ -34,6 +35,7 @@ class CpuListError(ValueError):
         self.token = token
         self.first_bad = first_bad
         self.last_bad = last_bad
+        self.before: frozenset[int] = frozenset()
 
 
 class _Region:
@@ -65,7 +67,9 @@ class _Reader:
 
     def last(self, start: int) -> int:
         if self.nr_cpu_ids is None:
-            raise self.fail(start, "unknown_n", "depends on the number of CPUs of the host, which is not known here")
+            raise self.fail(
+                start, "unknown_n", "depends on the number of CPUs of the host, which is not known here"
+            )
         return self.nr_cpu_ids - 1
 
     def number(self, pos: int, start: int) -> tuple[int, int]:
@@ -113,8 +117,7 @@ class _Reader:
         if region.end >= limit:
             first, token = max(region.start, limit), self.piece(start)
             raise CpuListError(
-                f"CPU list {self.text.strip()!r}: {token!r} names CPU {first}, the last possible CPU is {limit - 1};"
-                " the kernel drops the whole list",
+                f"CPU list {self.text.strip()!r}: {token!r} names CPU {first}, the last possible CPU is {limit - 1}",
                 "cpu_out_of_range",
                 token,
                 first,
@@ -140,8 +143,12 @@ def parse(
             pos += 1
         if reader.at(pos) in _END:
             break
-        region = reader.region(pos)
-        reader.check(region, pos)
+        try:
+            region = reader.region(pos)
+            reader.check(region, pos)
+        except CpuListError as exc:
+            exc.before = frozenset(cpus)
+            raise
         for base in range(region.start, region.end + 1, region.group):
             cpus.update(range(base, min(base + region.used, region.end + 1)))
         pos = region.after
