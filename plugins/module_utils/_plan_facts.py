@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the plan must know about a host besides its topology."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from . import _watermark
+from ._cmdline import split
+from ._sysctl import normalize
+from ._topology import Topology, read_topology
+from ._tree import Tree
+
+_ZONE = re.compile(r"^Node (\d+), zone\s+(\S+)\s*$", re.MULTILINE)
+_FIELD = re.compile(r"^\s+(spanned|present|start_pfn):?\s+(\d+)\s*$", re.MULTILINE)
+_NODE_FORMAT_SINCE = (5, 16)
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """An installed kernel. node_format: whether `hugepages=0:N,1:M` is known to work with it; why: the evidence."""
+
+    release: str
+    version: tuple[int, int] | None
+    node_format: bool
+    why: str
+
+
+@dataclass(frozen=True)
+class Span:
+    """The page frames [start, end) of one zone of a node; PRESENT of them exist."""
+
+    start: int
+    end: int
+    present: int
+
+
+@dataclass(frozen=True)
+class Facts:
+    """One host as the plan sees it. What is None or empty is not known."""
+
+    topology: Topology
+    kernels: tuple[Kernel, ...] = ()
+    sizes_known: bool = False
+    cpu_flags: frozenset[str] | None = None
+    spans: Mapping[int, tuple[Span, ...]] = field(default_factory=dict)
+    sysctls: Mapping[str, str | None] = field(default_factory=dict)
+    has_proc_sys: bool = False
+    zones: tuple[_watermark.Zone, ...] = ()
+    min_free_kbytes: int | None = None
+    line: str | None = None
+    nohz_full: bool | None = None
+    users: frozenset[str] | None = None
+    mounts: Mapping[str, str] = field(default_factory=dict)
+    full_dirs: frozenset[str] = frozenset()
+    warnings: tuple[str, ...] = ()
+
+
+def read_facts(
+    root: str = "/",
+    topology: Topology | None = None,
+    kernel: str | None = None,
+    keys: Iterable[str] = (),
+    paths: Iterable[str] = (),
+    users: Iterable[str] = (),
+) -> Facts:
+    """Read the facts below ROOT; never raises for what a host shows.
+
+    KEYS are the sysctls, PATHS the mount points and USERS the owners that the intent names. KERNEL stands for
+    all installed kernels when given.
+    """
+    tree = Tree(root)
+    topo = topology if topology is not None else read_topology(root)
+    zones, min_free, trouble = _read_zones(tree)
+    cpu_dir = set(tree.names("/sys/devices/system/cpu"))
+    return Facts(
+        topology=topo,
+        kernels=installed_kernels(tree, topo, kernel),
+        sizes_known=bool(topo.hugepage_sizes_kb) or bool(tree.names("/sys/kernel/mm")),
+        cpu_flags=_cpu_flags(tree),
+        spans=parse_spans(tree.text("/proc/zoneinfo") or ""),
+        sysctls={key: tree.text(f"/proc/sys/{normalize(key)}") for key in keys},
+        has_proc_sys=bool(tree.names("/proc/sys/vm")),
+        zones=zones,
+        min_free_kbytes=min_free,
+        line=tree.text("/proc/cmdline"),
+        nohz_full="nohz_full" in cpu_dir if "isolated" in cpu_dir else None,
+        users=_known_users(tree, users),
+        mounts=_mounts(tree),
+        full_dirs=frozenset(path for path in paths if tree.names(path)),
+        warnings=tuple(trouble),
+    )
+
+
+def _read_zones(tree: Tree) -> tuple[tuple[_watermark.Zone, ...], int | None, list[str]]:
+    try:
+        zones = tuple(_watermark.parse_zones(tree.text("/proc/zoneinfo") or ""))
+    except ValueError as exc:
+        return (), None, [str(exc)]
+    return zones, tree.number("/proc/sys/vm/min_free_kbytes"), []
+
+
+def parse_spans(text: str) -> dict[int, tuple[Span, ...]]:
+    """The populated zone spans per node of a /proc/zoneinfo text, ascending; zones without figures are left out."""
+    found: dict[int, list[Span]] = {}
+    heads = list(_ZONE.finditer(text))
+    for i, head in enumerate(heads):
+        body = text[head.end() : heads[i + 1].start() if i + 1 < len(heads) else len(text)]
+        values = {name: int(number) for name, number in _FIELD.findall(body)}
+        if values.get("present") and {"spanned", "start_pfn"} <= values.keys():
+            start = values["start_pfn"]
+            found.setdefault(int(head[1]), []).append(Span(start, start + values["spanned"], values["present"]))
+    return {node: tuple(sorted(spans, key=lambda span: span.start)) for node, spans in found.items()}
+
+
+def installed_kernels(tree: Tree, topology: Topology, override: str | None) -> tuple[Kernel, ...]:
+    """Every kernel that may boot next: those with modules or an image, and the running one."""
+    running = topology.kernel_release
+    if override:
+        names = {override}
+    else:
+        names = {name for base in ("/lib/modules", "/usr/lib/modules") for name in _modules(tree, base)}
+        names |= {name[len("vmlinuz-") :] for name in tree.names("/boot") if name.startswith("vmlinuz-")}
+        names = {name for name in names if kernel_version(name)}
+        if running:
+            names.add(running)
+    return tuple(_judge_kernel(tree, topology, name, name == running) for name in sorted(names))
+
+
+def _modules(tree: Tree, base: str) -> list[str]:
+    # A directory without modules is what a removed kernel leaves behind.
+    return [name for name in tree.names(base) if {"kernel", "modules.dep"} & set(tree.names(f"{base}/{name}"))]
+
+
+def kernel_version(release: str) -> tuple[int, int] | None:
+    """Major and minor of a release like `6.1.0-25-amd64`; None when it is something else."""
+    match = re.match(r"(\d+)\.(\d+)", release)
+    return (int(match[1]), int(match[2])) if match else None
+
+
+def _judge_kernel(tree: Tree, topology: Topology, release: str, running: bool) -> Kernel:
+    version = kernel_version(release)
+    arch = topology.arch or ""
+    if arch.startswith(("ppc", "powerpc")):
+        # arch/powerpc: hugetlb_node_alloc_supported() is false, the kernel then ignores the whole parameter.
+        return Kernel(release, version, False, f"{arch} kernels take no node format")
+    if version and version >= _NODE_FORMAT_SINCE:
+        return Kernel(release, version, True, "mainline since 5.16")
+    if running and node_format_seen(tree, topology):
+        return Kernel(release, version, True, "the running command line uses it and the pools follow")
+    return Kernel(release, version, False, "older than 5.16, and a backport is not proven")
+
+
+def node_format_seen(tree: Tree, topology: Topology) -> bool:
+    """Whether the running line has counts per node for a size and sysfs shows at least one, each as asked."""
+    size_kb = topology.default_hugepage_kb
+    asked: dict[int, dict[int, int]] = {}
+    for token in split(tree.text("/proc/cmdline") or ""):
+        value = token.value or ""
+        if token.after_dashes:
+            break
+        if token.key == "hugepagesz" and re.fullmatch(r"\d+[kKmMgG]", value):
+            unit = {"K": 1, "M": 1 << 10, "G": 1 << 20}[value[-1].upper()]
+            size_kb = int(value[:-1]) * unit
+        elif token.key == "hugepages" and size_kb and re.fullmatch(r"\d+:\d+(,\d+:\d+)*", value):
+            pairs = (pair.split(":") for pair in value.split(","))
+            asked.setdefault(size_kb, {int(node): int(count) for node, count in pairs})
+    rows = [(size, node, count) for size, nodes in asked.items() for node, count in nodes.items() if count]
+    return bool(rows) and all(_pool(topology, node, size) == count for size, node, count in rows)
+
+
+def _pool(topology: Topology, number: int, size_kb: int) -> int | None:
+    node = topology.node(number)
+    return node.pools.get(f"{size_kb}kB", {}).get("total") if node else None
+
+
+def _cpu_flags(tree: Tree) -> frozenset[str] | None:
+    match = re.search(r"(?m)^flags\s*:(.*)$", tree.text("/proc/cpuinfo") or "")
+    return frozenset(match[1].split()) if match else None
+
+
+def _known_users(tree: Tree, users: Iterable[str]) -> frozenset[str] | None:
+    """Those of USERS that exist; None when that cannot be told."""
+    if os.path.realpath(tree.root) == "/":
+        return frozenset(name for name in users if _has_user(name))
+    passwd = tree.text("/etc/passwd")
+    return None if passwd is None else frozenset(line.partition(":")[0] for line in passwd.splitlines())
+
+
+def _has_user(name: str) -> bool:
+    try:
+        pwd.getpwnam(name)
+    except KeyError:
+        return False
+    return True
+
+
+def _mounts(tree: Tree) -> dict[str, str]:
+    """Mount point -> file system type of /proc/self/mounts or /proc/mounts; the last mount on a point counts."""
+    text = tree.text("/proc/self/mounts") or tree.text("/proc/mounts") or ""
+    rows = (line.split() for line in text.splitlines())
+    return {re.sub(r"\\(\d{3})", lambda m: chr(int(m[1], 8)), row[1]): row[2] for row in rows if len(row) > 2}
+

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whether huge pages fit: sizes the host has, memory per node above its floor, aligned slots for gigantic ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ._intent import IntentError, Judge, byte_size, format_size
+from ._plan_facts import Facts, Span
+from ._topology import Topology
+
+Pools = Mapping[int, Mapping[int, int]]
+_VARIABLE = "hugepages"
+_MIB = 1 << 20
+_FLOOR_LEAST = 384 * _MIB
+_FLOOR_SHARE = 20
+# Smaller pages are found by the buddy allocator; from here on their alignment decides.
+_SLOT_SIZE_KB = 256 << 10
+_STRUCT_PAGE = 64
+_CPU_FLAG = {2048: "pse", 1 << 20: "pdpe1gb"}
+
+
+def floors(value: Any, topology: Topology, judge: Judge) -> dict[int, int]:
+    """Bytes per node that no huge page may take: as asked, else 384 MiB or 5 % of the node, the larger."""
+    asked: int | None = None
+    if value is not None and value != "auto":
+        try:
+            asked = byte_size(value)
+        except IntentError as exc:
+            judge.refuse("bad_value", "reserve_floor_bytes", str(exc))
+    return {
+        node.id: asked if asked is not None else max(_FLOOR_LEAST, (node.memory_bytes or 0) // _FLOOR_SHARE)
+        for node in topology.nodes
+    }
+
+
+def check_sizes(pools: Pools, facts: Facts, judge: Judge) -> None:
+    """Refuse sizes that kernel or CPU lack, and say which of the two."""
+    for size_kb in pools:
+        unsupported = size_problem(size_kb, facts)
+        if unsupported:
+            cause, text = unsupported
+            size = format_size(size_kb)
+            judge.refuse("page_size_unsupported", _VARIABLE, f"pages of {size}: {text}", size=size, cause=cause)
+
+
+def size_problem(size_kb: int, facts: Facts) -> tuple[str, str] | None:
+    """(cause, text) when the host has no pages of SIZE_KB; None when it has them or nothing tells."""
+    offered = facts.topology.hugepage_sizes_kb
+    if size_kb in offered:
+        return None
+    flag = _CPU_FLAG.get(size_kb) if facts.cpu_flags is not None else None
+    if flag and flag not in (facts.cpu_flags or ()):
+        return "cpu_flag_missing", f"the CPU lacks the flag {flag}"
+    if not facts.sizes_known:
+        return None
+    sizes = ", ".join(format_size(size) for size in offered) or "none"
+    text = (
+        f"the kernel offers no directory /sys/kernel/mm/hugepages/hugepages-{size_kb}kB"
+        f"{f', although the CPU has the flag {flag}' if flag else ''}; sizes it has: {sizes}"
+    )
+    return "pool_directory_missing", text
+
+
+def check_fit(pools: Pools, facts: Facts, floor: Mapping[int, int], judge: Judge) -> dict[str, dict[str, int]]:
+    """Refuse what does not fit on a node; return the budget in bytes of each node whose memory is known."""
+    budget = {}
+    nodes = sorted({node for counts in pools.values() for node in counts})
+    for number in nodes:
+        node = facts.topology.node(number)
+        pages = sum(counts.get(number, 0) * size_kb * 1024 for size_kb, counts in pools.items())
+        if node is None or node.has_memory is False:
+            continue
+        if node.memory_bytes is None:
+            if pages:
+                judge.note("memory_unknown", _VARIABLE, f"the memory of node {number} is not known: not checked")
+            continue
+        left = node.memory_bytes - pages - floor[number]
+        budget[str(number)] = {
+            "memory_bytes": node.memory_bytes,
+            "pages_bytes": pages,
+            "floor_bytes": floor[number],
+            "left_bytes": left,
+        }
+        if pages and left < 0:
+            _refuse_node(number, pages, node.memory_bytes, floor[number], pools, judge)
+        _check_slots(number, pools, facts, judge)
+    return budget
+
+
+def _refuse_node(number: int, pages: int, memory: int, floor: int, pools: Pools, judge: Judge) -> None:
+    room = max(memory - floor, 0)
+    wants = " and ".join(
+        f"{counts[number]} of {format_size(size_kb)}" for size_kb, counts in pools.items() if counts.get(number)
+    )
+    text = (
+        f"node {number}: {wants} pages are {_mib(pages)}, the node has {_mib(memory)} and "
+        f"{_mib(floor)} stay free (firsttouch_reserve_floor_bytes), so at most {_mib(room)} fit; ask for fewer pages"
+    )
+    details = {"node": number, "asked": pages, "available": room, "memory_bytes": memory, "floor_bytes": floor}
+    judge.refuse("pages_exceed_node", _VARIABLE, text, **details)
+
+
+def _mib(number: int) -> str:
+    return f"{number // _MIB} MiB"
+
+
+def _check_slots(number: int, pools: Pools, facts: Facts, judge: Judge) -> None:
+    for size_kb, counts in pools.items():
+        asked = counts.get(number, 0)
+        if size_kb < _SLOT_SIZE_KB or not asked:
+            continue
+        slots, how = usable_slots(number, size_kb, facts)
+        room = max(slots - 1, 0)
+        if asked > room:
+            size = format_size(size_kb)
+            text = (
+                f"node {number}: {asked} pages of {size} need {asked} aligned free slots and one to spare, because "
+                f"the kernel may land in any at boot; the node has {slots} ({how}), so at most {room} fit"
+            )
+            details = {"node": number, "size": size, "asked": asked, "available": room, "slots": slots}
+            judge.refuse("no_aligned_slots", _VARIABLE, text, **details)
+
+
+def usable_slots(number: int, size_kb: int, facts: Facts) -> tuple[int, str]:
+    """Aligned ranges of SIZE_KB on a node that boot leaves free, and what the number rests on.
+
+    From the zone spans: a slot with the first page frame holds the kernel's low memory, the last one the node's
+    memory map (allocated from the top down) unless the memory above it takes that; holes cost what they may hit.
+    """
+    node = facts.topology.node(number)
+    memory = (node.memory_bytes if node else None) or 0
+    page = facts.topology.page_size_bytes or 4096
+    spans = _joined(facts.spans.get(number, ()))
+    if not spans:
+        return max(memory // (size_kb * 1024) - 1, 0), "estimated from its memory: /proc/zoneinfo has no spans"
+    slot = size_kb * 1024 // page
+    total = sum(_whole(span, slot) for span in spans)
+    last = spans[-1]
+    map_pages = 2 * sum(span.present for span in spans) * _STRUCT_PAGE // page
+    if last.end % slot < map_pages and _whole(last, slot):
+        total -= 1
+    return max(total, 0), "from /proc/zoneinfo"
+
+
+def _whole(span: Span, slot: int) -> int:
+    """Whole slots of SLOT page frames in SPAN, without the one at frame 0 and those that holes may break."""
+    first, last = -(-span.start // slot), span.end // slot
+    if span.start < slot:
+        first = max(first, 1)
+    count = max(last - first, 0)
+    holes = span.end - span.start - span.present
+    if holes <= 0:
+        return count
+    return max(count - (-(-holes // slot)) - 1, 0)
+
+
+def _joined(spans: tuple[Span, ...]) -> list[Span]:
+    """Zones that touch are one range: memory is reserved before zones exist. Frames below 16 MiB are left out."""
+    joined: list[Span] = []
+    for span in spans:
+        if span.end <= 4096:
+            continue
+        if joined and joined[-1].end == span.start:
+            before = joined.pop()
+            span = Span(before.start, span.end, before.present + span.present)
+        joined.append(span)
+    return joined

@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The record on the host: /etc/firsttouch/plan.json, what is ours; /var/lib/firsttouch/before.json, what was first found.
+
+Both are written before anything else is: `owned` then holds old and new tokens and units, and a value is saved
+before it is overwritten. A run that is killed at any moment leaves a record with which the next run, or a
+revert, finds everything.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from . import _files
+from ._intent import SECTIONS
+from ._plan import SCHEMA, compose
+from ._sysctl import normalize
+from ._tree import Tree
+
+PLAN = "/etc/firsttouch/plan.json"
+BEFORE = "/var/lib/firsttouch/before.json"
+_DROPIN = "/etc/sysctl.d/zz-firsttouch.conf"
+_UNIT_DIR = "/etc/systemd/system"
+_BOOT_FILES = ("/proc/cmdline", "/etc/default/grub", "/etc/kernel/cmdline", "/boot/grub/grub.cfg", "/boot/grub2/grub.cfg",
+               "/boot/grub2/grubenv", "/boot/grub/grubenv", "/etc/kernel/cmdline.d")  # fmt: skip
+_BOOT_DIRS = ("/etc/default/grub.d", "/boot/loader/entries", "/boot/efi/loader/entries", "/efi/loader/entries")
+
+
+class StateError(ValueError):
+    """The record cannot be used; `reason` is a code: record_unreadable or record_newer."""
+
+    def __init__(self, reason: str, text: str) -> None:
+        super().__init__(text)
+        self.reason = reason
+
+
+def read_plan(root: str = "/") -> dict[str, Any] | None:
+    """The document of plan.json; None when there is none. Raises StateError."""
+    return _read(root, PLAN)
+
+
+def read_before(root: str = "/") -> dict[str, Any] | None:
+    """The document of before.json; None when there is none. Raises StateError."""
+    return _read(root, BEFORE)
+
+
+def _read(root: str, path: str) -> dict[str, Any] | None:
+    try:
+        text = _files.read_text(root, path)
+    except OSError as exc:
+        raise StateError("record_unreadable", f"{path}: {exc.strerror or exc}") from None
+    if text is None:
+        return None
+    try:
+        document = json.loads(text)
+    except ValueError as exc:
+        raise StateError("record_unreadable", f"{path} is no JSON ({exc}); restore it, or remove it") from None
+    schema = document.get("schema") if isinstance(document, dict) else None
+    if not isinstance(schema, int) or isinstance(schema, bool) or schema < 1:
+        raise StateError("record_unreadable", f"{path} has no schema number; restore it, or remove it")
+    if schema > SCHEMA:
+        text = f"{path} has schema {schema}, this collection knows {SCHEMA}: use the newer collection that wrote it"
+        raise StateError("record_newer", text)
+    return dict(document)
+
+
+def dump(document: Mapping[str, Any]) -> str:
+    """DOCUMENT as the text of its file."""
+    return json.dumps(document, indent=1, ensure_ascii=True) + "\n"
+
+
+def merge(recorded: Mapping[str, Any] | None, plan: Mapping[str, Any], sections: Iterable[str], root: str) -> Any:
+    """RECORDED with SECTIONS of PLAN in the place of its own; None when there is nothing to record.
+
+    Owned tokens and units that are in no plan any more and are gone from the host are dropped on the way.
+    """
+    chosen = set(sections)
+    old: Mapping[str, Any] = (recorded or {}).get("sections") or {}
+    merged = {name: (plan["sections"] if name in chosen else old).get(name) for name in SECTIONS}
+    if not recorded and not any((row or {}).get("state") == "present" for row in merged.values()):
+        return None
+    if not chosen:
+        return recorded
+    document = {key: plan[key] for key in ("schema", "collection", "host", "intent", "topology")}
+    owned = (recorded or {}).get("owned") or {}
+    candidate = compose({**document, "sections": merged, "owned": owned})
+    if recorded and significant(candidate) == significant(recorded):
+        return recorded
+    return compose({**document, "sections": merged, "owned": _still_there(owned, root)})
+
+
+def significant(document: Any) -> Any:
+    """DOCUMENT without the figures that differ from boot to boot and decide nothing."""
+    volatile = ("host", "memory_bytes", "budget", "predicted_bytes", "orphaned")
+    if isinstance(document, Mapping):
+        return {key: significant(value) for key, value in document.items() if key not in volatile}
+    if isinstance(document, list):
+        return [significant(value) for value in document]
+    return document
+
+
+def _still_there(owned: Mapping[str, Any], root: str) -> dict[str, Any]:
+    tree = Tree(root)
+    paths = [*_BOOT_FILES, *(f"{base}/{name}" for base in _BOOT_DIRS for name in tree.names(base))]
+    text = "\n".join(tree.text(path) or "" for path in paths)
+    dropin = tree.text(_DROPIN) or ""
+    return {
+        name: {
+            "tokens": [token for token in row.get("tokens") or () if token in text],
+            "units": [unit for unit in row.get("units") or () if _exists(root, f"{_UNIT_DIR}/{unit}")],
+            "sysctls": [key for key in row.get("sysctls") or () if key in dropin or normalize(key) in dropin],
+        }
+        for name, row in owned.items()
+    }
+
+
+def _exists(root: str, path: str) -> bool:
+    try:
+        return os.path.lexists(_files.resolve(root, path))
+    except OSError:
+        return True
+
+
+def first_found(before: Mapping[str, Any] | None, plan: Mapping[str, Any], root: str) -> dict[str, Any]:
+    """BEFORE with the live value of everything that PLAN is about to change and that it does not hold yet."""
+    tree = Tree(root)
+    found: dict[str, Any] = {"schema": SCHEMA, "sysctl": {}, "pools": {}, "cmdline": None, **(before or {})}
+    ours = tree.text(_DROPIN) or ""
+    sysctl = dict(found["sysctl"])
+    for key in plan.get("sysctls") or {}:
+        value = tree.text(f"/proc/sys/{normalize(key)}")
+        # A live value that our own file has set already is not what was first found.
+        if key not in sysctl and value is not None and normalize(key) not in ours and key not in ours:
+            sysctl[key] = " ".join(value.split())
+    found["sysctl"] = sysctl
+    if found["cmdline"] is None and (plan.get("boot") or {}).get("tokens"):
+        found["cmdline"] = tree.text("/proc/cmdline")
+    pools = dict(found["pools"])
+    for row in ((plan["sections"].get("hugepages") or {}).get("pools")) or ():
+        name = f"{row['size_kb']}kB"
+        if name not in pools:
+            pools[name] = _live_pool(tree, name)
+    found["pools"] = pools
+    return found
+
+
+def _live_pool(tree: Tree, name: str) -> dict[str, int]:
+    base = "/sys/devices/system/node"
+    counts = {
+        str(node): tree.number(f"{base}/node{node}/hugepages/hugepages-{name}/nr_hugepages")
+        for node in tree.numbered(base, "node")
+    }
+    return {node: count for node, count in counts.items() if count is not None}
+
+
+@dataclass(frozen=True)
+class Record:
+    """What plan_record is about to write: new texts by path (None: remove), with the documents as they are then."""
+
+    root: str
+    texts: dict[str, str | None]
+    old: dict[str, str | None]
+    plan: dict[str, Any]
+    before: dict[str, Any]
+
+    @property
+    def changes(self) -> list[dict[str, Any]]:
+        """The files that change, each with the SHA-256 of its content before and after."""
+        return [
+            {"resource": f"file:{path}", "before": _digest(self.old[path]), "after": _digest(self.texts[path])}
+            for path in sorted(self.texts)
+            if self.texts[path] != self.old[path]
+        ]
+
+    @property
+    def diff(self) -> list[dict[str, str]]:
+        """The same as whole texts."""
+        return [
+            {"before_header": path, "after_header": path, "before": self.old[path] or "", "after": self.texts[path] or ""}
+            for path in sorted(self.texts)
+            if self.texts[path] != self.old[path]
+        ]
+
+    def apply(self) -> None:
+        """Write before.json, then plan.json, or remove them in the same order; durable. Raises OSError."""
+        for path in (BEFORE, PLAN):
+            text = self.texts[path]
+            real = _files.resolve(self.root, path)
+            if text is None:
+                _files.remove(real)
+                _remove_empty(os.path.dirname(real))
+            elif text != self.old[path]:
+                _files.atomic_write(real, text, 0o644)
+
+
+def recording(root: str, plan: Mapping[str, Any], sections: Iterable[str], found: Mapping[str, Any]) -> Record:
+    """Merge SECTIONS of PLAN into the record below ROOT. FOUND: sysctls to save instead of live values.
+
+    Raises StateError, and OSError where a file cannot be read.
+    """
+    chosen = list(sections)
+    recorded, before = read_plan(root), read_before(root)
+    merged = merge(recorded, plan, chosen, root)
+    saved = before
+    if merged is not None and chosen:
+        given = {**(before or {}), "sysctl": {**found, **((before or {}).get("sysctl") or {})}} if found else before
+        saved = first_found(given, merged, root)
+    old = {path: _files.read_text(root, path) for path in (PLAN, BEFORE)}
+    texts = {PLAN: old[PLAN], BEFORE: old[BEFORE]}
+    if merged is not None and merged != recorded:
+        texts[PLAN] = dump(merged)
+    if saved is not None and saved != before:
+        texts[BEFORE] = dump(saved)
+    return Record(root, texts, old, merged or {}, saved or {})
+
+
+def removal(root: str) -> Record:
+    """Remove the record below ROOT, also one that cannot be read."""
+    old = {path: _files.read_text(root, path) for path in (PLAN, BEFORE)}
+    return Record(root, {PLAN: None, BEFORE: None}, old, {}, {})
+
+
+def _digest(text: str | None) -> str | None:
+    return None if text is None else "sha256:" + hashlib.sha256(_files.encode(text)).hexdigest()
+
+
+def _remove_empty(path: str) -> None:
+    try:
+        os.rmdir(path)
+    except OSError as exc:
+        if exc.errno not in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST):
+            raise
