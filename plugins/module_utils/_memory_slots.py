@@ -47,6 +47,22 @@ def aligned_slots(tree: Tree, size_bytes: int, page_bytes: int | None) -> dict[i
     return slots
 
 
+def free_blocks(tree: Tree, size_bytes: int, page_bytes: int) -> dict[int, int]:
+    """Per node the blocks of SIZE_BYTES that /proc/buddyinfo has free right now; {} above its largest order.
+
+    What a running kernel can turn into huge pages without moving anything: it may free more by compaction.
+    """
+    order = (size_bytes // page_bytes).bit_length() - 1
+    found: dict[int, int] = {}
+    for line in (tree.text("/proc/buddyinfo") or "").splitlines():
+        match = re.match(r"Node (\d+), zone\s+\S+((?:\s+\d+)+)\s*$", line)
+        counts = [int(count) for count in match.group(2).split()] if match else []
+        if match and order < len(counts):
+            blocks = sum(count << (at - order) for at, count in enumerate(counts) if at >= order)
+            found[int(match.group(1))] = found.get(int(match.group(1)), 0) + blocks
+    return found
+
+
 def memory_ranges(text: str) -> tuple[list[Range], list[Range]]:
     """The `System RAM` of /proc/iomem, and what lies in it (kernel, crash kernel, reserved)."""
     ram: list[Range] = []
