@@ -10,6 +10,6 @@ if not __package__:
     # Run by directory, which has put this package's own modules on the path in place of the package.
     sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
-from testhost.cli import main  # noqa: E402
+from testhost.cli import main
 
 sys.exit(main(sys.argv[1:]))

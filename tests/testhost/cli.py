@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from types import FrameType
 
-from . import apt, hosts, image, topology
+from . import apt, ask, hosts, image, topology
 from .errors import HostError
 from .paths import cache_dir
 
@@ -129,6 +129,21 @@ def cmd_inventory(args: argparse.Namespace) -> int:
     return 0
 
 
+def cmd_ask(args: argparse.Namespace) -> int:
+    cmdlines = list(args.cmdline)
+    if args.file:
+        text = sys.stdin.read() if args.file == "-" else Path(args.file).read_text()
+        cmdlines += [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    if not cmdlines:
+        raise HostError('nothing to ask; give a command line, in quotes: testhost ask "hugepages=100"')
+    answers = ask.ask_many(cmdlines, args.topology, args.release, say, args.limit)
+    if not args.dmesg:
+        for answer in answers:
+            answer.pop("dmesg", None)
+    print(json.dumps(answers if len(answers) > 1 or args.file else answers[0], indent=2))
+    return 0
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="testhost",
@@ -139,6 +154,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="subcommand", required=True, metavar="COMMAND")
     _add_host_commands(commands)
     _add_view_commands(commands)
+    _add_ask_command(commands)
     return parser
 
 
@@ -212,6 +228,23 @@ Example: testhost ssh two-node cat /proc/cmdline")
         "Example: testhost inventory -o inv.yml; ansible -i inv.yml testhosts -m ping")  # fmt: skip
     sub.add_argument("-o", "--output", help="write to this file instead of stdout")
     sub.set_defaults(run=cmd_inventory)
+
+
+def _add_ask_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    machines = "\n".join(f"  {name:10}  {one.description}" for name, one in topology.load().items())
+    sub = _command(commands, "ask", "what the kernel makes of a command line",
+        "Boot the stock kernel with a command line and print, as JSON, what it made of it: hugepage pools per\n"
+        "size and node, isolated and nohz_full CPUs, default IRQ affinity and its complaints. 10 s under TCG.\n\n"
+        'Example: testhost ask "hugepagesz=2M hugepages=0:100,1:50 isolcpus=1,3" --topology two_node\n\n'
+        f"Topologies:\n{machines}")  # fmt: skip
+    sub.add_argument("cmdline", nargs="*", metavar="CMDLINE", help="in quotes; several are asked in a row")
+    sub.add_argument("--file", help="read more of them from a file, one a line (- for stdin); prints an array")
+    sub.add_argument("--dmesg", action="store_true", help="add the whole kernel log to each answer")
+    sub.add_argument("--topology", choices=list(topology.load()), default="two_node", help="default %(default)s")
+    sub.add_argument("--release", choices=apt.RELEASES, default=apt.RELEASES[0], help="default %(default)s")
+    sub.add_argument("--limit", type=float, default=ask.ASK_LIMIT, metavar="S",
+        help="seconds until a kernel counts as hanging; default %(default)s")  # fmt: skip
+    sub.set_defaults(run=cmd_ask)
 
 
 def _on_signal(number: int, _frame: FrameType | None) -> None:

@@ -153,7 +153,12 @@ def _launch(host: Host, machine: topology.Topology) -> Host:
         # -daemonize returns once the guest runs, so errors of its arguments arrive here. A session of
         # its own keeps a Ctrl-C of the terminal from reaching it.
         done = subprocess.run(
-            qemu_argv(host, machine), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60
+            qemu_argv(host, machine),
+            check=False,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=60,
         )
         if done.returncode == 0:
             pid = int(host.pid_file.read_text())
@@ -171,7 +176,7 @@ def _new_overlay(host: Host) -> None:
     host.overlay.unlink(missing_ok=True)
     argv = [qemu.find_tools("qemu-img")["qemu-img"], "create", "-q", "-f", "qcow2", "-F", "raw"]
     argv += ["-b", str(Path(host.image) / "disk.raw"), str(host.overlay)]
-    done = subprocess.run(argv, capture_output=True, text=True)
+    done = subprocess.run(argv, check=False, capture_output=True, text=True)
     if done.returncode != 0:
         raise HostError(f"qemu-img: {done.stderr.strip()}")
 
@@ -186,8 +191,10 @@ def _ssh_answers(host: Host, limit: float) -> bool:
     except OSError:
         return False
     try:
-        argv = ssh_argv(host, ["true"])
-        return subprocess.run(argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=limit).returncode == 0
+        done = subprocess.run(
+            ssh_argv(host, ["true"]), check=False, stdin=subprocess.DEVNULL, capture_output=True, timeout=limit
+        )
+        return done.returncode == 0
     except subprocess.TimeoutExpired:
         return False
 

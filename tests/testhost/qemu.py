@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
 import shutil
 import signal
@@ -17,6 +16,12 @@ from pathlib import Path
 from .errors import HostError
 
 QEMU = "qemu-system-x86_64"
+
+
+class TimeLimitError(HostError):
+    """A guest that did not end in its time."""
+
+
 _PACKAGES = {
     QEMU: "qemu-system-x86",
     "qemu-img": "qemu-utils",
@@ -25,10 +30,10 @@ _PACKAGES = {
     "ssh": "openssh-client",
     "ssh-keygen": "openssh-client",
     "busybox": "busybox-static",
+    "setpriv": "util-linux",
+    "unshare": "util-linux",
 }
 _SBIN = ("/usr/sbin", "/sbin")
-_PR_SET_PDEATHSIG = 1
-_libc = ctypes.CDLL(None)
 
 
 def find_tools(*names: str) -> dict[str, str]:
@@ -132,21 +137,17 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def _die_with_parent() -> None:
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
 @contextlib.contextmanager
 def foreground(argv: list[str]) -> Iterator[subprocess.Popen[bytes]]:
     """A QEMU that ends with the block, and with this process however that ends. Its own session keeps
     a Ctrl-C of the terminal from reaching it before us."""
+    setpriv = find_tools("setpriv")["setpriv"]
     process = subprocess.Popen(
-        argv,
+        [setpriv, "--pdeathsig", "KILL", "--", *argv],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         start_new_session=True,
-        preexec_fn=_die_with_parent,
     )
     try:
         yield process
@@ -172,7 +173,7 @@ def await_exit(
             pass
         now = time.monotonic()
         if now - begin > limit:
-            raise HostError(f"{what} did not end within {limit:.0f} s; its serial log ends:\n{tail(log)}")
+            raise TimeLimitError(f"{what} did not end within {limit:.0f} s; its serial log ends:\n{tail(log)}")
         if now - reported >= 10:
             reported = now
             say(f"{what}: {now - begin:.0f} s of at most {limit:.0f} s")
