@@ -8,20 +8,18 @@ Linux 6.12), cgroup-v2.rst ("CPU"), sched(7).
 from __future__ import annotations
 
 import errno
-import gzip
 import json
 import os
 import select
 import signal
 import time
 from collections.abc import Collection
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from . import _files
 
 FIFO_PRIORITY = 1
 _CAP_SYS_NICE = 23
-_UNLIMITED = -1
 
 
 @dataclass(frozen=True)
@@ -127,68 +125,6 @@ def _own_cgroup() -> str:
         if not controllers or "cpu" in controllers.split(","):
             return path
     return ""
-
-
-def kernel_config(root: str, release: str, option: str) -> str | None:
-    """The value of CONFIG_<OPTION> of kernel RELEASE: `y`, `m`, a value, `n` for "is not set"; None when unknown."""
-    text = None
-    if release:
-        text = _files.read_text(root, f"/boot/config-{release}")
-        text = text or _files.read_text(root, f"/lib/modules/{release}/config")
-    if text is None:
-        packed = _files.read_bytes(root, "/proc/config.gz")
-        text = None if packed is None else _files.decode(gzip.decompress(packed))
-    if text is None:
-        return None
-    for line in text.splitlines():
-        if line.startswith(f"CONFIG_{option}="):
-            return line.partition("=")[2].strip().strip('"')
-    return "n"
-
-
-@dataclass(frozen=True)
-class RtGroups:
-    """RT group scheduling. `enabled` None: nothing tells. `starved`: cgroup v1 groups whose RT budget is 0."""
-
-    enabled: bool | None
-    evidence: str = ""
-    starved: tuple[str, ...] = field(default_factory=tuple)
-
-
-_V1_ROOTS = ("/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct", "/sys/fs/cgroup/cpuacct,cpu")
-
-
-def rt_groups(root: str, release: str) -> RtGroups:
-    """Whether RT group scheduling rules here, and which cgroup v1 groups it leaves without any RT time.
-
-    cpu.rt_runtime_us exists only with CONFIG_RT_GROUP_SCHED (sched-rt-group.rst). Raises OSError.
-    """
-    for base in _V1_ROOTS:
-        if _files.read_text(root, f"{base}/cpu.rt_runtime_us") is not None:
-            return RtGroups(True, f"{base}/cpu.rt_runtime_us", tuple(sorted(_starved(root, base, ""))))
-    value = kernel_config(root, release, "RT_GROUP_SCHED")
-    if value is None:
-        return RtGroups(None)
-    return RtGroups(value == "y", f"CONFIG_RT_GROUP_SCHED={value}")
-
-
-def _starved(root: str, base: str, group: str) -> list[str]:
-    """Groups below GROUP with no RT time; what lies below such a group has none either and is not listed."""
-    found = []
-    for name in _files.list_dir(root, base + group) or []:
-        below = f"{group}/{name}"
-        text = _files.read_text(root, f"{base}{below}/cpu.rt_runtime_us") if _is_dir(root, base + below) else None
-        if text is None:
-            continue
-        if text.strip() == "0":
-            found.append(below)
-        else:
-            found += _starved(root, base, below)
-    return found
-
-
-def _is_dir(root: str, path: str) -> bool:
-    return os.path.isdir(_files.resolve(root, path))
 
 
 FAIR_SERVER_DIR = "/sys/kernel/debug/sched/fair_server"

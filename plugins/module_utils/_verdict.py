@@ -98,7 +98,9 @@ def skipped(
     return Result(identity, "not_evaluated", layer, expected, observed, reason, source, remedy, intended)
 
 
-def not_applicable(identity: str, layer: str, reason: str, *, observed: Any = None, source: str = "") -> Result:
+def not_applicable(
+    identity: str, layer: str, reason: str, *, observed: Any = None, source: str = ""
+) -> Result:
     """`not_applicable`: the question makes no sense on this host."""
     return Result(identity, "not_applicable", layer, None, observed, reason, source, "", False)
 
@@ -146,7 +148,9 @@ def table(results: Iterable[Result], *, everything: bool = False) -> list[str]:
     """
     shown = [r for r in results if everything or r.intended or r.status in ("warn", "error")]
     rows = [("STATUS", "LAYER", "CHECK", "WANTED", "LIVE")]
-    rows += [(r.status.upper(), r.layer, r.id, _cell(brief(r.expected)), _cell(brief(r.observed))) for r in shown]
+    rows += [
+        (r.status.upper(), r.layer, r.id, _cell(brief(r.expected)), _cell(brief(r.observed))) for r in shown
+    ]
     widths = [max(len(row[column]) for row in rows) for column in range(5)]
     lines = ["  ".join(text.ljust(width) for text, width in zip(row, widths)).rstrip() for row in rows]
     out = lines[:1]

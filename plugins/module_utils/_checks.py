@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""All checks of a host against its plan: which there are, and one run over them that no single fault ends."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from . import (
+    _checks_boot,
+    _checks_cpus,
+    _checks_hugepages,
+    _checks_memory,
+    _checks_mounts,
+    _checks_plan,
+    _checks_rt,
+    _checks_sysctl,
+    _checks_units,
+)
+from ._checks_host import Check, Context, answered
+from ._verdict import LAYERS, Result
+
+CHECKS: tuple[Check, ...] = (
+    *_checks_plan.CHECKS,
+    *_checks_hugepages.CHECKS,
+    *_checks_mounts.CHECKS,
+    *_checks_units.CHECKS,
+    *_checks_boot.CHECKS,
+    *_checks_cpus.CHECKS,
+    *_checks_sysctl.CHECKS,
+    *_checks_rt.CHECKS,
+    *_checks_memory.CHECKS,
+)
+CONCERNS = (
+    "plan",
+    "hugepages",
+    "units",
+    "boot",
+    "cpu_isolation",
+    "vm_sysctls",
+    "rt_scheduling",
+    "thp",
+    "numa_balancing",
+    "memory",
+)
+
+
+def run(ctx: Context, layers: Collection[str] = LAYERS, concerns: Collection[str] = ()) -> list[Result]:
+    """The answers about LAYERS, of CONCERNS only when there are any, in the order of CHECKS.
+
+    A check of which no layer is wanted is not asked, so that without `measured` nothing is tried on the host.
+    """
+    return list(_run(ctx, layers, concerns))
+
+
+def _run(ctx: Context, layers: Collection[str], concerns: Collection[str]) -> Iterator[Result]:
+    for check in CHECKS:
+        if not set(check.layers) & set(layers):
+            continue
+        if concerns and not set(check.concerns) & set(concerns):
+            continue
+        for result in answered(check, ctx):
+            if result.layer in layers and (not concerns or result.concern in concerns):
+                yield result

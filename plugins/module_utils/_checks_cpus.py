@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CPU isolation as it is in force: the kernel's own masks, not the words on its command line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ._checks_boot import predicted
+from ._checks_host import ISOLATED, Check, Context
+from ._cpulist import format_list, parse, parse_mask
+from ._verdict import Result, judge, not_applicable, skipped
+
+_CPU = "/sys/devices/system/cpu"
+_IRQ = "/proc/irq/default_smp_affinity"
+
+
+def _wanted(ctx: Context) -> frozenset[int] | None:
+    """The isolated CPUs of the plan; None when nobody asks."""
+    text = ctx.section("cpu_isolation").get("isolated")
+    return parse(str(text)) if text else None
+
+
+def _asked(ctx: Context) -> bool:
+    return _wanted(ctx) is not None
+
+
+def _listed(ctx: Context, path: str) -> frozenset[int] | None:
+    """The CPU list in PATH, None when absent; the kernel writes `(null)` for a mask it never allocated."""
+    text = ctx.text(path)
+    return None if text is None else parse("" if text == "(null)" else text)
+
+
+def _asked_by(ctx: Context, key: str) -> frozenset[int] | None:
+    """The CPUs that the plan's KEY= token names; None when the plan has no such token."""
+    for token in ctx.section("cpu_isolation").get("tokens") or []:
+        name, _, value = str(token).partition("=")
+        if name == key:
+            return parse(value)
+    return None
+
+
+def _mask_check(
+    ctx: Context, name: str, path: str, wanted: frozenset[int] | None, effect: str
+) -> Iterator[Result]:
+    identity = f"cpu_isolation.{name}"
+    live = _listed(ctx, path)
+    if live is None:
+        reason = "unsupported" if ctx.live else "not_available"
+        if wanted and ctx.live:
+            remedy = f"This kernel was built without it: leave it out of {ISOLATED}."
+            yield judge(
+                identity, "running", format_list(wanted), None, reason=reason, source=path, remedy=remedy
+            )
+        else:
+            yield skipped(
+                identity,
+                "running",
+                reason,
+                expected=None if wanted is None else format_list(wanted),
+                source=path,
+                intended=bool(wanted),
+            )
+        return
+    if wanted is None:
+        yield Result(identity, "pass", "running", None, format_list(live), "", path, "", False)
+        return
+    yield judge(
+        identity,
+        "running",
+        format_list(wanted),
+        format_list(live),
+        reason=_why_not(ctx, effect, wanted),
+        source=path,
+        remedy=f"Run provision with {ISOLATED} and let it reboot; the boot.* results name what stands against it.",
+    )
+
+
+def _why_not(ctx: Context, effect: str, wanted: frozenset[int]) -> str:
+    """Why a mask is not as wanted: staged for the next boot, refused by the kernel, or never asked for."""
+    answers = {}
+    for layer in ("running", "next_boot"):
+        prediction = predicted(ctx, layer)
+        answers[layer] = prediction is not None and getattr(prediction.isolation, effect) == wanted
+    if answers["running"]:
+        return "kernel_refused"
+    return "pending_reboot" if answers["next_boot"] else "not_configured"
+
+
+def check_isolated(ctx: Context) -> Iterator[Result]:
+    """CPUs outside the scheduler's domains (isolcpus=domain)."""
+    yield from _mask_check(ctx, "isolated", f"{_CPU}/isolated", _wanted(ctx), "domain")
+
+
+def check_nohz_full(ctx: Context) -> Iterator[Result]:
+    """CPUs whose tick stops while they run one task."""
+    wanted = _asked_by(ctx, "nohz_full")
+    if wanted is None and not _asked(ctx):
+        path = f"{_CPU}/nohz_full"
+        live = _listed(ctx, path)
+        if live is None:
+            yield not_applicable("cpu_isolation.nohz_full", "running", "not_available", source=path)
+            return
+    yield from _mask_check(ctx, "nohz_full", f"{_CPU}/nohz_full", wanted, "nohz_full")
+
+
+def check_rcu_nocbs(ctx: Context) -> Iterator[Result]:
+    """CPUs whose RCU callbacks run elsewhere. No kernel file shows them: what the running line makes of it counts."""
+    wanted = _asked_by(ctx, "rcu_nocbs")
+    if wanted is None:
+        return
+    prediction = predicted(ctx, "running")
+    identity = "cpu_isolation.rcu_nocbs"
+    if prediction is None:
+        yield skipped(
+            identity, "running", "not_available", expected=format_list(wanted), source="/proc/cmdline"
+        )
+        return
+    live = prediction.isolation.rcu_nocbs
+    yield judge(
+        identity,
+        "running",
+        format_list(wanted),
+        format_list(live),
+        reason=_why_not(ctx, "rcu_nocbs", wanted),
+        source="/proc/cmdline",
+        remedy=f"Run provision with {ISOLATED} and let it reboot.",
+    )
+
+
+def check_default_irq_affinity(ctx: Context) -> Iterator[Result]:
+    """Where interrupts requested from now on may go; without a wanted set, any isolated CPU in it is a warning."""
+    wanted = _asked_by(ctx, "irqaffinity")
+    identity = "cpu_isolation.default_irq_affinity"
+    text = ctx.text(_IRQ)
+    if text is None:
+        expected = None if wanted is None else format_list(wanted)
+        yield skipped(
+            identity, "running", "not_available", expected=expected, source=_IRQ, intended=wanted is not None
+        )
+        return
+    live = parse_mask(text)
+    isolated = _listed(ctx, f"{_CPU}/isolated") or frozenset()
+    if wanted is None:
+        yield judge(
+            identity,
+            "running",
+            None,
+            format_list(live),
+            good=not live & isolated,
+            reason="irq_on_isolated_cpu",
+            source=_IRQ,
+            remedy=f"New interrupts may land on isolated CPUs: manage them with {ISOLATED}.",
+            intended=False,
+        )
+        return
+    yield judge(
+        identity,
+        "running",
+        format_list(wanted),
+        format_list(live),
+        reason=_why_not(ctx, "irqaffinity", wanted),
+        source=_IRQ,
+        remedy=f"Run provision with {ISOLATED} and let it reboot.",
+    )
+
+
+def check_half_cores(ctx: Context) -> Iterator[Result]:
+    """No isolated CPU may share its core with a housekeeping CPU (thread_siblings_list, any spelling)."""
+    isolated = _listed(ctx, f"{_CPU}/isolated")
+    identity = "cpu_isolation.half_cores"
+    if isolated is None:
+        yield skipped(identity, "running", "not_available", source=f"{_CPU}/isolated", intended=_asked(ctx))
+        return
+    missing: set[int] = set()
+    unknown = []
+    online = _listed(ctx, f"{_CPU}/online")  # an offline CPU has no siblings
+    for cpu in sorted(isolated if online is None else isolated & online):
+        path = f"{_CPU}/cpu{cpu}/topology/thread_siblings_list"
+        text = ctx.text(path)
+        if text is None:
+            unknown.append(path)
+        else:
+            missing |= parse(text) - isolated
+    if unknown:
+        yield skipped(
+            identity,
+            "running",
+            "not_available",
+            expected="",
+            observed=unknown,
+            source=unknown[0],
+            intended=_asked(ctx),
+        )
+        return
+    split_on_purpose = bool((ctx.plan.get("topology") or {}).get("siblings_split"))
+    yield judge(
+        identity,
+        "running",
+        {"missing_siblings": ""},
+        {"missing_siblings": format_list(missing)},
+        good=not missing,
+        reason="split_core",
+        source=f"{_CPU}/isolated",
+        remedy=f"Add the siblings to {ISOLATED}, or take their partners out: work there disturbs the isolated half.",
+        intended=_asked(ctx),
+        soft=split_on_purpose,
+    )
+
+
+CHECKS = (
+    Check("cpu_isolation.isolated", ("running",), check_isolated, _asked),
+    Check("cpu_isolation.nohz_full", ("running",), check_nohz_full, _asked),
+    Check("cpu_isolation.rcu_nocbs", ("running",), check_rcu_nocbs, _asked),
+    Check("cpu_isolation.default_irq_affinity", ("running",), check_default_irq_affinity, _asked),
+    Check("cpu_isolation.half_cores", ("running",), check_half_cores, _asked),
+)

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the live checks look at: the plan, and a host read once, with every way of not knowing kept apart."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from . import _files
+from ._kernel_facts import KernelFacts
+from ._verdict import Result, skipped
+
+HUGEPAGES = "firsttouch_hugepages"
+MOUNTS = "firsttouch_hugetlbfs_mounts"
+ISOLATED = "firsttouch_isolated_cpus"
+VM_SYSCTLS = "firsttouch_vm_sysctls"
+EXTRA_FREE = "firsttouch_extra_free_bytes"
+RT_RUNTIME = "firsttouch_rt_runtime_us"
+NUMA_BALANCING = "firsttouch_numa_balancing"
+REBOOT = "firsttouch_reboot"
+FLOOR = "firsttouch_reserve_floor_bytes"
+
+
+class Unreadable(Exception):
+    """PATH is there or may be there, but cannot be read. `reason` is permission_denied or unreadable."""
+
+    def __init__(self, path: str, exc: OSError) -> None:
+        super().__init__(f"{path}: {exc.strerror or exc}")
+        self.path = path
+        self.reason = "permission_denied" if exc.errno in (errno.EACCES, errno.EPERM) else "unreadable"
+
+
+@dataclass(frozen=True)
+class Check:
+    """One question. `ask` yields Results; it is only called when one of `layers` is wanted.
+
+    `intended` says whether the plan asks for what it checks, for when it could not be answered at all.
+    """
+
+    id: str
+    layers: tuple[str, ...]
+    ask: Callable[[Context], Iterable[Result]]
+    intended: Callable[[Context], bool] = lambda ctx: True
+
+    also: tuple[str, ...] = ()
+
+    @property
+    def concerns(self) -> tuple[str, ...]:
+        """The concerns that its results may belong to: that of the id, and those in `also`."""
+        return (self.id.split(".", 1)[0], *self.also)
+
+
+class Context:
+    """A plan, and the host under ROOT that should be like it. Reads only; what was read is kept for its lifetime."""
+
+    def __init__(
+        self,
+        plan: Mapping[str, Any],
+        root: str = "/",
+        *,
+        recorded: Mapping[str, Any] | None = None,
+        intent: Mapping[str, Any] | None = None,
+    ) -> None:
+        """RECORDED is the host's own plan.json when PLAN comes from elsewhere; INTENT the variables behind PLAN."""
+        self.plan = plan
+        self.root = root
+        self.live = os.path.realpath(root) == "/"
+        self.recorded = recorded
+        self.intent: Mapping[str, Any] = intent if intent is not None else plan.get("intent") or {}
+        self._kept: dict[str, Any] = {}
+
+    def keep(self, name: str, read: Callable[[], Any]) -> Any:
+        """READ's result, obtained once."""
+        if name not in self._kept:
+            self._kept[name] = read()
+        return self._kept[name]
+
+    def section(self, name: str) -> Mapping[str, Any]:
+        """The plan's section NAME; empty when the concern is not managed or its state is absent."""
+        found = (self.plan.get("sections") or {}).get(name)
+        return found if isinstance(found, Mapping) and found.get("state") != "absent" else {}
+
+    def tokens(self) -> list[str]:
+        """All boot tokens of the plan, in order."""
+        return [str(token) for token in (self.plan.get("boot") or {}).get("tokens") or []]
+
+    def text(self, path: str) -> str | None:
+        """The stripped text of PATH, None when absent. Raises Unreadable.
+
+        NUL bytes go: recorded sysfs files are often padded to their page.
+        """
+        try:
+            found = _files.read_text(self.root, path)
+        except OSError as exc:
+            raise Unreadable(path, exc) from exc
+        return None if found is None else found.replace("\0", "").strip()
+
+    def names(self, path: str) -> list[str] | None:
+        """The names in directory PATH, None when absent. Raises Unreadable."""
+        try:
+            return _files.list_dir(self.root, path)
+        except OSError as exc:
+            raise Unreadable(path, exc) from exc
+
+    def stat(self, path: str) -> os.stat_result | None:
+        """stat() of PATH, None when absent. Raises Unreadable."""
+        try:
+            return os.stat(_files.resolve(self.root, path))
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as exc:
+            raise Unreadable(path, exc) from exc
+
+    def facts(self) -> KernelFacts:
+        """What is known of the running or recorded kernel, its CPUs and its nodes; read once."""
+        found: KernelFacts = self.keep("facts", lambda: KernelFacts.from_sysroot(self.root))
+        return found
+
+
+def answered(check: Check, ctx: Context) -> Iterator[Result]:
+    """The results of CHECK; a read that is refused ends it with not_evaluated, a defect with error, never silence."""
+    layer = check.layers[0]
+    try:
+        yield from check.ask(ctx)
+    except (Unreadable, PermissionError) as refused:
+        exc = refused if isinstance(refused, Unreadable) else Unreadable(str(refused.filename or ""), refused)
+        yield skipped(
+            f"{check.id}.read",
+            layer,
+            exc.reason,
+            observed=str(exc),
+            source=exc.path,
+            intended=check.intended(ctx),
+            remedy="Run the verification as root.",
+        )
+    except Exception as exc:  # noqa: BLE001  a defect in one check must not hide what the others found
+        yield Result(f"{check.id}.read", "error", layer, None, f"{type(exc).__name__}: {exc}", "check_broke")

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The plan itself: is there one, is it the one recorded on the host, is something of ours left that nobody asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ._checks_host import Check, Context
+from ._intent import PREFIX
+from ._state import PLAN, significant
+from ._verdict import Result, judge, skipped
+
+
+def _sections(plan: Mapping[str, Any] | None) -> dict[str, Any]:
+    found = (plan or {}).get("sections") or {}
+    return {str(name): found[name] for name in found if found[name]}
+
+
+def check_plan(ctx: Context) -> Iterator[Result]:
+    """A plan that asks for something; without one nothing can be confirmed."""
+    managed = sorted(name for name in _sections(ctx.plan) if ctx.section(name))
+    if managed:
+        yield Result("plan.sections", "pass", "configured", None, managed, "", "", "", False)
+    else:
+        yield skipped(
+            "plan.sections",
+            "configured",
+            "no_plan",
+            source=PLAN,
+            remedy=f"Set variables like {PREFIX}hugepages for this host, or provision it first.",
+        )
+
+
+def check_drift(ctx: Context) -> Iterator[Result]:
+    """The plan of the inventory's intent against the one that the host was provisioned with, section by section."""
+    if ctx.recorded is None:
+        return
+    wanted, recorded = significant(_sections(ctx.plan)), significant(_sections(ctx.recorded))
+    changed = sorted(name for name in wanted if wanted[name] != recorded.get(name))
+    yield judge(
+        "plan.drift",
+        "configured",
+        [],
+        changed,
+        reason="plan_drift",
+        source=PLAN,
+        remedy="Run provision: the inventory asks for something else than this host was provisioned with.",
+        soft=True,
+    )
+
+
+def check_orphans(ctx: Context) -> Iterator[Result]:
+    """What is ours and no variable asks for any more: kept, but nobody looks after it."""
+    for name, section in sorted(_sections(ctx.plan).items()):
+        variables = [f"{PREFIX}{variable}" for variable in section.get("orphaned") or []]
+        if variables and ctx.section(name):
+            yield judge(
+                f"plan.orphaned.{name}",
+                "configured",
+                [],
+                variables,
+                reason="orphaned",
+                source=PLAN,
+                remedy=f"Set {' and '.join(variables)} again, or to absent to remove what is ours.",
+                intended=False,
+            )
+
+
+CHECKS = (
+    Check("plan.sections", ("configured",), check_plan),
+    Check("plan.drift", ("configured",), check_drift, lambda ctx: False),
+    Check("plan.orphaned", ("configured",), check_orphans, lambda ctx: False),
+)

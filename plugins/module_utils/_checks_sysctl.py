@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sysctls: the live value, who wins at the next boot, and the watermark distance they are there for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from . import _sysctl, _sysctl_foreign, _sysctl_judge, _watermark
+from ._checks_host import EXTRA_FREE, HUGEPAGES, NUMA_BALANCING, RT_RUNTIME, VM_SYSCTLS, Check, Context
+from ._verdict import Result, judge, skipped
+
+
+def _planned(ctx: Context) -> dict[str, str]:
+    """{dotted key: value} of the plan's managed sysctls."""
+    found: dict[str, str] = {}
+    for name in ctx.plan.get("sections") or {}:
+        found.update(
+            {str(key): str(value) for key, value in (ctx.section(name).get("sysctls") or {}).items()}
+        )
+    return {**{str(k): str(v) for k, v in (ctx.plan.get("sysctls") or {}).items()}, **found}
+
+
+def _any_planned(ctx: Context) -> bool:
+    return bool(_planned(ctx))
+
+
+def _variable(ctx: Context, key: str) -> str:
+    if key in (ctx.section("rt_scheduling").get("sysctls") or {}):
+        return RT_RUNTIME
+    if key == "kernel.numa_balancing":
+        return NUMA_BALANCING
+    extra = ctx.section("vm_sysctls").get("extra_free")
+    return EXTRA_FREE if extra and key == "vm.watermark_scale_factor" else VM_SYSCTLS
+
+
+def _identity(ctx: Context, key: str) -> str:
+    concern = "rt_scheduling" if _variable(ctx, key) == RT_RUNTIME else "vm_sysctls"
+    return f"{concern}.sysctl.{key}"
+
+
+def resolution(ctx: Context) -> _sysctl.Resolution:
+    """All sysctl files of the host, read once."""
+    found: _sysctl.Resolution = ctx.keep("sysctls", lambda: _sysctl.resolve_sysctls(ctx.root))
+    return found
+
+
+def _report(ctx: Context) -> dict[str, dict[str, Any]]:
+    """{dotted key: facts and verdict} of the plan's sysctls."""
+
+    def read() -> dict[str, dict[str, Any]]:
+        want = {_sysctl.normalize(key): value for key, value in _planned(ctx).items()}
+        return _sysctl_judge.report(resolution(ctx), want, foreign=_foreign(ctx)) if want else {}
+
+    found: dict[str, dict[str, Any]] = ctx.keep("sysctl_report", read)
+    return found
+
+
+def _foreign(ctx: Context) -> list[_sysctl_foreign.Foreign]:
+    found: list[_sysctl_foreign.Foreign] = ctx.keep(
+        "sysctl_foreign", lambda: _sysctl_foreign.writers(ctx.root)
+    )
+    return found
+
+
+def check_live(ctx: Context) -> Iterator[Result]:
+    """The running value of every sysctl of the plan; a key the kernel lacks is wrong, one we may not read is unknown."""
+    for key, wanted in sorted(_planned(ctx).items()):
+        live = _sysctl.read_live(ctx.root, key)
+        identity, variable = _identity(ctx, key), _variable(ctx, key)
+        path = "/proc/sys/" + _sysctl.normalize(key)
+        if live.state == "unknown_key":
+            remedy = f"This kernel has no {key}: remove it from {variable}."
+            yield judge(identity, "running", wanted, None, reason="unknown_key", source=path, remedy=remedy)
+        elif live.value is None:
+            yield skipped(identity, "running", live.state, expected=wanted, source=path)
+        else:
+            good = _sysctl.same_value(wanted, live.value)
+            reason, source = ("", path) if good else _blame(ctx, key)
+            yield judge(
+                identity,
+                "running",
+                wanted,
+                live.value,
+                good=good,
+                reason=reason,
+                source=source or path,
+                remedy=f"Run provision with {variable}; it takes effect without a reboot.",
+            )
+
+
+def _blame(ctx: Context, key: str) -> tuple[str, str]:
+    """(reason, FILE or FILE:LINE) for a live value that is not the wanted one."""
+    facts = _report(ctx).get(_sysctl.dotted(_sysctl.normalize(key)), {})
+    if facts.get("verdict") != "fail":
+        return "wrong_value", ""
+    source = str(facts.get("file") or "")
+    if source and source == facts.get("winner"):
+        source = f"{source}:{facts['line']}"
+    return str(facts["reason"]), source
+
+
+def _at(line: _sysctl.Assignment) -> str:
+    return f"{line.real}:{line.line}"
+
+
+def check_winner(ctx: Context) -> Iterator[Result]:
+    """The file and line whose value systemd-sysctl leaves at the next boot, and what `sysctl --system` would leave."""
+    for key, wanted in sorted(_planned(ctx).items()):
+        files, slash = resolution(ctx), _sysctl.normalize(key)
+        identity, variable = _identity(ctx, key), _variable(ctx, key)
+        if files.unreadable:
+            path, why = min(files.unreadable.items())
+            yield skipped(identity, "next_boot", why.replace(" ", "_"), expected=wanted, source=path)
+            continue
+        boot = _sysctl_judge.effect(files, slash)
+        last = boot.zeroed_by or boot.by
+        reason = "counterpart_set" if boot.zeroed_by else "overridden_by" if last else "not_configured"
+        remedy = f"Take the line out of that file: {variable} owns {key}."
+        yield judge(
+            identity,
+            "next_boot",
+            wanted,
+            boot.value,
+            good=boot.value is not None and _sysctl.same_value(wanted, boot.value),
+            reason=reason,
+            source=_at(last) if last else "",
+            remedy=remedy if last else f"Run provision with {variable}: no file sets {key}.",
+        )
+        procps = _sysctl_judge.effect(files, slash, procps=True)
+        last = procps.zeroed_by or procps.by
+        if last and procps.value is not None and not _sysctl.same_value(wanted, procps.value):
+            yield judge(
+                f"{identity}.procps",
+                "configured",
+                wanted,
+                procps.value,
+                reason="procps_overrides",
+                source=_at(last),
+                remedy=f"`sysctl --system` would undo {variable}: take the line out of that file.",
+                soft=True,
+            )
+        yield from _other_writers(ctx, identity, slash, wanted, variable)
+
+
+def _other_writers(ctx: Context, identity: str, slash: str, wanted: str, variable: str) -> Iterator[Result]:
+    """Daemons that set the key again after systemd-sysctl; the command line sets it before and does not matter."""
+    for item in _foreign(ctx):
+        late = item.writer != "kernel_command_line"
+        if late and item.key == slash and not _sysctl.same_value(wanted, item.value):
+            yield judge(
+                f"{identity}.{item.writer}",
+                "configured",
+                wanted,
+                item.value,
+                reason="foreign_owner",
+                source=f"{item.file}:{item.line}",
+                remedy=f"{item.writer} sets it too: take it out there, {variable} owns it.",
+                soft=True,
+            )
+
+
+def check_pool_keys(ctx: Context) -> Iterator[Result]:
+    """vm.nr_hugepages* in a file changes the boot reservation, and counts pages of the default size only."""
+    intended = bool(ctx.section("hugepages").get("pools"))
+    for finding in _sysctl_judge.pool_findings(resolution(ctx), *_sysctl_judge.memory_facts(ctx.root)):
+        yield judge(
+            f"hugepages.sysctl.{finding['key']}",
+            "next_boot",
+            None,
+            finding["value"],
+            reason=finding["reason"],
+            source=f"{finding['file']}:{finding['line']}",
+            remedy=f"Take the line out of that file: {HUGEPAGES} owns the pools.",
+            intended=intended,
+        )
+
+
+def _asked_extra(ctx: Context) -> Mapping[str, Any]:
+    found = ctx.section("vm_sysctls").get("extra_free")
+    return found if isinstance(found, Mapping) else {}
+
+
+def check_watermark(ctx: Context) -> Iterator[Result]:
+    """The live sum over zones of (low - min) in bytes: what vm.extra_free_kbytes used to mean."""
+    asked = _asked_extra(ctx).get("asked_bytes")
+    if asked is None:
+        return
+    zones = _watermark.read_zones(ctx.root)
+    identity = "vm_sysctls.watermark_distance"
+    if not zones:
+        yield skipped(identity, "running", "not_available", expected=int(asked), source="/proc/zoneinfo")
+        return
+    live = _watermark.distance(zones, ctx.facts().page_kb * 1024)
+    yield judge(
+        identity,
+        "running",
+        {"at_least_bytes": int(asked)},
+        {"bytes": live},
+        good=live >= int(asked),
+        reason="watermark_short",
+        source="/proc/zoneinfo",
+        remedy=f"Run provision with {EXTRA_FREE}: memory changed since the factor was computed.",
+    )
+
+
+CHECKS = (
+    Check("vm_sysctls.live", ("running",), check_live, _any_planned, ("rt_scheduling",)),
+    Check("vm_sysctls.winner", ("next_boot", "configured"), check_winner, _any_planned, ("rt_scheduling",)),
+    Check("hugepages.sysctl", ("next_boot",), check_pool_keys, lambda ctx: bool(ctx.section("hugepages"))),
+    Check(
+        "vm_sysctls.watermark_distance", ("running",), check_watermark, lambda ctx: bool(_asked_extra(ctx))
+    ),
+)

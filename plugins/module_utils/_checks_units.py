@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Our systemd units by their files: installed as planned, enabled, and active (systemd's own marks under /run)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+
+from . import _files
+from ._checks_host import HUGEPAGES, MOUNTS, Check, Context, Unreadable
+from ._checks_mounts import read_mounts
+from ._systemd import UNIT_DIR, install_links, with_marker
+from ._verdict import Result, judge, skipped
+
+_RUN = "/run/systemd/units"
+
+
+def _planned(ctx: Context) -> dict[str, str]:
+    units: dict[str, str] = {}
+    for section in (ctx.plan.get("sections") or {}).values():
+        if isinstance(section, Mapping) and section.get("state") != "absent":
+            units.update({str(name): str(text) for name, text in (section.get("units") or {}).items()})
+    return units
+
+
+def _remedy(name: str) -> str:
+    variable = MOUNTS if name.endswith(".mount") else HUGEPAGES
+    return f"Run provision with {variable}; to see more: systemctl status '{name}'."
+
+
+def check_units(ctx: Context) -> Iterator[Result]:
+    """Content, enablement and state of every unit of the plan, read from files only."""
+    for name, content in sorted(_planned(ctx).items()):
+        path = f"{UNIT_DIR}/{name}"
+        text = ctx.text(path)
+        found = (
+            None if text is None else "as planned" if text == with_marker(content).strip() else "different"
+        )
+        yield judge(
+            f"units.{name}.file",
+            "configured",
+            "as planned",
+            found,
+            reason="not_configured" if text is None else "changed_by_hand",
+            source=path,
+            remedy=_remedy(name),
+        )
+        dropins = [f"{path}.d/{entry}" for entry in ctx.names(f"{path}.d") or [] if entry.endswith(".conf")]
+        if dropins:
+            yield Result(
+                f"units.{name}.dropins",
+                "warn",
+                "configured",
+                [],
+                dropins,
+                "overridden_by",
+                dropins[0],
+                _remedy(name),
+            )
+        yield from _enabled(ctx, name, content)
+        yield _active(ctx, name)
+
+
+def _enabled(ctx: Context, name: str, content: str) -> Iterator[Result]:
+    for link in sorted(install_links(name, content)):
+        yield judge(
+            f"units.{name}.enabled",
+            "next_boot",
+            link,
+            link if _is_link(ctx, link) else None,
+            reason="not_enabled",
+            source=link,
+            remedy=_remedy(name),
+        )
+    mask = _link_target(ctx, f"{UNIT_DIR}/{name}")
+    if mask == "/dev/null":
+        yield judge(
+            f"units.{name}.masked",
+            "next_boot",
+            None,
+            mask,
+            reason="masked",
+            source=f"{UNIT_DIR}/{name}",
+            remedy=_remedy(name),
+        )
+
+
+def _link_target(ctx: Context, path: str) -> str | None:
+    parent, name = os.path.split(path)
+    try:
+        return os.readlink(os.path.join(_files.resolve(ctx.root, parent), name))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as exc:
+        if isinstance(exc, PermissionError):
+            raise Unreadable(path, exc) from exc
+        return None
+
+
+def _is_link(ctx: Context, path: str) -> bool:
+    return _link_target(ctx, path) is not None
+
+
+def _active(ctx: Context, name: str) -> Result:
+    """A mount is active when it is mounted; a service while systemd keeps its invocation mark."""
+    identity = f"units.{name}.active"
+    if name.endswith(".mount"):
+        where = _where(_planned(ctx)[name])
+        mounts = read_mounts(ctx)
+        if mounts is None or where is None:
+            return skipped(
+                identity, "running", "not_available", expected="active", source="/proc/self/mountinfo"
+            )
+        active, source = any(mount.path == where for mount in mounts), where
+    else:
+        source = f"{_RUN}/invocation:{name}"
+        if ctx.names(_RUN) is None:
+            return skipped(identity, "running", "not_available", expected="active", source=_RUN)
+        active = _is_link(ctx, source)
+    return judge(
+        identity,
+        "running",
+        "active",
+        "active" if active else "inactive",
+        reason="inactive",
+        source=source,
+        remedy=_remedy(name),
+    )
+
+
+def _where(content: str) -> str | None:
+    for line in content.splitlines():
+        key, _, value = line.partition("=")
+        if key.strip() == "Where":
+            return value.strip().replace("%%", "%")
+    return None
+
+
+CHECKS = (
+    Check("units", ("configured", "next_boot", "running"), check_units, lambda ctx: bool(_planned(ctx))),
+)

@@ -1,0 +1,238 @@
+#!/usr/bin/python
+# Copyright: First Touch contributors
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: host_verify
+short_description: Verify a host against its plan without changing anything
+version_added: 0.1.0
+description:
+  - Compares the plan of a host with four layers, what is configured, what the next boot will bring, what runs and what a
+    short measurement shows, and answers check by check. One execution runs every check; no fault ends it early.
+  - Absent, unreadable, not evaluated and wrong are four different answers. What a user without privileges cannot read is
+    V(not_evaluated) with its path, never V(pass).
+  - Reads only. The measured layer tries for a moment to take real-time priority in a child process of its own.
+attributes:
+  check_mode:
+    support: full
+    description: Reads only, so it does the same in check mode.
+  diff_mode:
+    support: none
+    description: There is nothing to compare.
+  idempotent:
+    support: full
+    description: Changes nothing.
+options:
+  plan:
+    description:
+      - The plan, as M(firsttouch.host.host_plan) returns it.
+      - When neither O(plan) nor O(intent) is given, C(/etc/firsttouch/plan.json) of the host.
+    type: dict
+  intent:
+    description:
+      - The C(firsttouch_*) values without their prefix; the plan is computed from them and the host.
+      - Where the host was provisioned with another plan, the result has a warning V(plan_drift).
+      - Mutually exclusive with O(plan).
+    type: dict
+  layers:
+    description:
+      - The layers to look at.
+    type: list
+    elements: str
+    choices: [configured, next_boot, running, measured]
+    default: [configured, next_boot, running, measured]
+  concerns:
+    description:
+      - Only checks of these concerns; all of them when empty.
+    type: list
+    elements: str
+    choices: [plan, hugepages, units, boot, cpu_isolation, vm_sysctls, rt_scheduling, thp, numa_balancing, memory]
+    default: []
+  fail:
+    description:
+      - Whether the module fails when a check has a status of O(fail_on).
+    type: bool
+    default: false
+  fail_on:
+    description:
+      - The statuses that count as failed for O(fail). V(fail) includes V(error), a check that broke.
+    type: list
+    elements: str
+    choices: [fail, warn, not_evaluated]
+    default: [fail]
+  sysroot:
+    description:
+      - Directory below which the host's files are read, for a recorded host.
+      - Nothing can be measured there, so the measured layer is V(not_evaluated).
+    type: path
+    default: /
+seealso:
+  - module: firsttouch.host.host_plan
+author:
+  - First Touch contributors (@firsttouch)
+"""
+
+EXAMPLES = r"""
+- name: Verify the host against what it was provisioned with
+  firsttouch.host.host_verify:
+  register: result
+
+- name: Show what was wanted and what is live
+  ansible.builtin.debug:
+    msg: "{{ result.table }}"
+
+- name: Stop when the running kernel differs from the intent
+  firsttouch.host.host_verify:
+    intent:
+      hugepages:
+        - size: 2M
+          nodes: {0: 300, 1: 200}
+    layers: [running]
+    fail: true
+"""
+
+RETURN = r"""
+verdict:
+  description:
+    - V(pass), V(fail), or V(incomplete) when something that the plan asks for could not be looked at.
+  type: str
+  returned: always
+  sample: pass
+ok:
+  description: Whether RV(verdict) is V(pass).
+  type: bool
+  returned: always
+summary:
+  description: Number of results per status.
+  type: dict
+  returned: always
+  sample: {pass: 31, fail: 0, warn: 1, not_applicable: 2, not_evaluated: 0, error: 0}
+results:
+  description: All answers in a fixed order.
+  type: list
+  elements: dict
+  returned: always
+  contains:
+    id:
+      description: Dotted name of the check, beginning with its concern.
+      type: str
+      sample: hugepages.pool.2M.node1
+    concern:
+      description: The concern.
+      type: str
+      sample: hugepages
+    status:
+      description: V(pass), V(fail), V(warn), V(not_applicable), V(not_evaluated) or V(error).
+      type: str
+      sample: fail
+    layer:
+      description: V(configured), V(next_boot), V(running) or V(measured).
+      type: str
+      sample: running
+    intended:
+      description: Whether the plan asks for it. What nobody asks for is never V(fail).
+      type: bool
+    expected:
+      description: What the plan asks for; null when it asks for nothing.
+      type: raw
+      sample: 160
+    observed:
+      description: What is there; null when nothing is.
+      type: raw
+      sample: 159
+    reason:
+      description: Code of the cause.
+      type: str
+      sample: allocation_short
+    source:
+      description: The file, or the file and line, that decides or shows it.
+      type: str
+      sample: /etc/sysctl.d/99-vendor.conf:3
+    remedy:
+      description: What to do, with the variable that mends it.
+      type: str
+table:
+  description: Lines for people, status, layer, check, what was wanted and what is live; causes and remedies below.
+  type: list
+  elements: str
+  returned: always
+"""
+
+import json
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.firsttouch.host.plugins.module_utils._checks import CONCERNS, run
+from ansible_collections.firsttouch.host.plugins.module_utils._checks_host import Context
+from ansible_collections.firsttouch.host.plugins.module_utils._plan import facts_for, make_plan
+from ansible_collections.firsttouch.host.plugins.module_utils._state import StateError, read_plan
+from ansible_collections.firsttouch.host.plugins.module_utils._verdict import (
+    LAYERS,
+    failures_text,
+    summary,
+    table,
+    verdict,
+)
+
+
+def context_of(module):
+    """The plan to verify against and the host, or fail_json."""
+    given, root = module.params, module.params["sysroot"]
+    try:
+        recorded = read_plan(root)
+    except StateError as exc:
+        if given["plan"] is None and given["intent"] is None:
+            module.fail_json(msg=str(exc), reason=exc.reason)
+        recorded = None
+    if given["plan"] is not None:
+        return Context(given["plan"], root)
+    if given["intent"] is None:
+        return Context(recorded or {}, root)
+    planned = make_plan(given["intent"], facts_for(given["intent"], root), recorded)
+    if planned.refusals:
+        rows = [refusal.as_dict() for refusal in planned.refusals]
+        module.fail_json(msg="; ".join(row["text"] for row in rows), reason=rows[0]["reason"], refusals=rows)
+    # Through JSON, as the record went: its keys are text.
+    return Context(json.loads(json.dumps(planned.plan)), root, recorded=recorded)
+
+
+def main():
+    module = AnsibleModule(
+        argument_spec={
+            "plan": {"type": "dict"},
+            "intent": {"type": "dict"},
+            "layers": {"type": "list", "elements": "str", "choices": list(LAYERS), "default": list(LAYERS)},
+            "concerns": {"type": "list", "elements": "str", "choices": list(CONCERNS), "default": []},
+            "fail": {"type": "bool", "default": False},
+            "fail_on": {
+                "type": "list",
+                "elements": "str",
+                "choices": ["fail", "warn", "not_evaluated"],
+                "default": ["fail"],
+            },
+            "sysroot": {"type": "path", "default": "/"},
+        },
+        mutually_exclusive=[("plan", "intent")],
+        supports_check_mode=True,
+    )
+    given = module.params
+    results = run(context_of(module), given["layers"], given["concerns"])
+    counts, answer = summary(results), verdict(results)
+    returned = {
+        "changed": False,
+        "verdict": answer,
+        "ok": answer == "pass",
+        "summary": counts,
+        "results": [result.as_dict() for result in results],
+        "table": table(results),
+    }
+    bad = set(given["fail_on"]) | ({"error"} if "fail" in given["fail_on"] else set())
+    if given["fail"] and any(counts[status] for status in bad):
+        module.fail_json(msg=failures_text(results, sorted(bad)), reason="verification_failed", **returned)
+    module.exit_json(**returned)
+
+
+if __name__ == "__main__":
+    main()
