@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Ask real kernels: `pytest tests/kernel --sample` for a few lines, without it for the whole table."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+TREE = ROOT / "build" / "import"
+LINK = TREE / "ansible_collections" / "firsttouch" / "host"
+
+if not LINK.is_symlink():
+    LINK.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        LINK.symlink_to(ROOT)
+    except FileExistsError:  # another pytest process was first
+        pass
+for path in (str(TREE), str(ROOT / "tests"), str(Path(__file__).parent)):
+    if path not in sys.path:
+        sys.path.insert(0, path)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The size of the run, and which Debian releases are asked."""
+    parser.addoption("--sample", action="store_true", help="ask only the lines marked as the sample")
+    parser.addoption("--release", action="append", default=[], help="Debian release to ask, may be repeated")
+    parser.addoption("--line", action="append", default=[], help="name of a line to ask, may be repeated")

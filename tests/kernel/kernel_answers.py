@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Hold a prediction against what a booted kernel answered."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from ansible_collections.firsttouch.host.plugins.module_utils._cpulist import format_list, parse
+from ansible_collections.firsttouch.host.plugins.module_utils._kernel_args import KernelFacts, Prediction
+
+# The kernel's own words for what a reason code claims. A complaint without its code, or a code without its
+# complaint, is a difference.
+COMPLAINTS = {
+    "specified twice without interleaving": {"repeated_hugepages_ignored"},
+    "does not follow a valid hugepagesz": {"no_valid_hugepagesz"},
+    "hugepagesz=\\S+ specified twice, ignoring": {"hugepagesz_specified_twice"},
+    "HugeTLB: unsupported hugepagesz": {"unsupported_hugepagesz"},
+    "default_hugepagesz previously specified": {"default_hugepagesz_specified_twice"},
+    "unsupported default_hugepagesz": {"unsupported_default_hugepagesz"},
+    "Invalid hugepages parameter": {"no_such_node", "void_hugepages"},
+    "Using hugepages=": {"count_before_size_wins"},
+    "must match isolcpus": {"mask_mismatch"},
+    "Skipped unknown flag": {"unknown_flag", "missing_cpu_list"},
+    "isolcpus: Invalid flag": {"invalid_flag", "missing_cpu_list"},
+    "Clearing \\d+ from nohz_full": {"boot_cpu_keeps_tick"},
+    "hugetlb_cma is enabled, skip boot time allocation": {"hugetlb_cma_replaces_pool"},
+}
+_RCU = re.compile(r"Offload RCU callbacks from CPUs: (\S+?)\.?$")
+_CRASH = re.compile(r"crashkernel(?: low memory)? reserved: .* \((\d+) MB\)|Reserving (\d+)MB of (?:low )?memory at")
+
+
+def facts_of(answer: dict[str, Any]) -> KernelFacts:
+    """The facts of the guest that gave ANSWER to an empty command line."""
+    major, minor = answer["release"].split(".")[:2]
+    version = (int(major), int(minor))
+    possible = parse(answer["possible"])
+    return KernelFacts(
+        version=version,
+        release=answer["release"],
+        nr_cpu_ids=answer["nr_cpu_ids"] or max(possible) + 1,
+        possible=possible,
+        present=parse(answer["present"]),
+        online=parse(answer["online"]),
+        nodes=tuple(sorted(int(node) for node in answer["nodes"])),
+        memory_nodes=tuple(sorted(parse(answer["nodes_with_memory"]))),
+        memory_bytes=answer["memory_bytes"],
+        sizes_shown_kb=tuple(int(size[:-2]) for size in answer["pools"]),
+        node_format=version >= (5, 16),
+    )
+
+
+def differences(prediction: Prediction, answer: dict[str, Any]) -> list[str]:
+    """Every point in which PREDICTION and the kernel's ANSWER differ, as one sentence each."""
+    if answer["outcome"] != "booted":
+        return [f"the kernel did not boot: {answer['outcome']}\n{answer.get('console', '')[-2000:]}"]
+    doc = prediction.as_dict()
+    found = [*_pools(prediction, doc, answer)]
+    pairs = (
+        ("default size in kB", doc["default_kb"], answer["default_kb"]),
+        ("isolated", doc["isolation"]["domain"], answer["isolated"]),
+        ("nohz_full", doc["isolation"]["nohz_full"], answer["nohz_full"]),
+        ("irqaffinity", doc["isolation"]["irqaffinity"], answer["default_irq_affinity"]),
+        ("rcu_nocbs", doc["isolation"]["rcu_nocbs"], _rcu(answer)),
+        ("possible CPUs", doc["cpus"]["possible"], answer["possible"]),
+        ("crashkernel bytes", doc["memory"]["crashkernel_bytes"] or 0, _crash_bytes(answer)),
+    )
+    found += [f"{name}: predicted {ours!r}, the kernel has {its!r}" for name, ours, its in pairs if ours != its]
+    return found + _complaints(doc, answer)
+
+
+def _pools(prediction: Prediction, doc: dict[str, Any], answer: dict[str, Any]) -> list[str]:
+    found = []
+    for size, real in answer["pools"].items():
+        ours = doc["pools"].get(size, {"total": 0, "nodes": {}})
+        if ours["total"] != real["total"]:
+            found.append(f"pool {size}: predicted {ours['total']}, the kernel has {real['total']}")
+        for node, pages in real["nodes"].items():
+            wanted = ours["nodes"].get(node, 0) if ours["nodes"] else None
+            if wanted is not None and wanted != pages:
+                found.append(f"pool {size} node {node}: predicted {wanted}, the kernel has {pages}")
+    missing = sorted(size for size, ours in doc["pools"].items() if ours["total"] and size not in answer["pools"])
+    found += [f"pool {size}: the kernel shows no such pool" for size in missing]
+    got = {
+        node: sum(pool["nodes"].get(node, 0) * int(size[:-2]) * 1024 for size, pool in answer["pools"].items())
+        for node in answer["nodes"]
+    }
+    ours_bytes = {**dict.fromkeys(got, 0), **doc["memory"]["hugetlb_bytes_per_node"]}
+    if not found and ours_bytes != got:
+        found.append(f"huge page bytes per node: predicted {ours_bytes}, the kernel has {got}")
+    return found
+
+
+def _rcu(answer: dict[str, Any]) -> str:
+    lists = [match.group(1) for line in answer["complaints"] if (match := _RCU.search(line))]
+    return format_list(parse(lists[-1])) if lists and lists[-1] != "(none)" else ""
+
+
+def _crash_bytes(answer: dict[str, Any]) -> int:
+    sizes = [match for line in answer["complaints"] if (match := _CRASH.search(line))]
+    return sum(int(match.group(1) or match.group(2)) << 20 for match in sizes)
+
+
+def _complaints(doc: dict[str, Any], answer: dict[str, Any]) -> list[str]:
+    text = "\n".join(answer["complaints"])
+    reasons = {warn["reason"] for warn in doc["warnings"]}
+    found = []
+    for pattern, codes in COMPLAINTS.items():
+        said = re.search(pattern, text) is not None
+        if said and not codes & reasons:
+            found.append(f"the kernel says {pattern!r}, none of {sorted(codes)} was predicted")
+        if not said and len(codes) == 1 and codes & reasons:
+            found.append(f"{sorted(codes)} was predicted, the kernel does not say {pattern!r}")
+    return found

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Each line of cmdlines.json, asked of a really booted kernel and predicted from that guest's facts."""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.firsttouch.host.plugins.module_utils._kernel_args import KernelFacts, predict
+from kernel_answers import differences, facts_of
+
+LINES: list[dict[str, Any]] = json.loads((Path(__file__).parent / "cmdlines.json").read_text())
+RELEASES = ("trixie", "bookworm")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """One test per release and line; the sample asks the newest release only."""
+    if "row" not in metafunc.fixturenames:
+        return
+    config = metafunc.config
+    sample, only = config.getoption("--sample"), config.getoption("--line")
+    releases = config.getoption("--release") or (RELEASES[:1] if sample else RELEASES)
+    rows = [row for row in LINES if not sample or row.get("sample")]
+    rows = [row for row in rows if not only or row["name"] in only]
+    pairs = [(release, row) for release in releases for row in rows]
+    metafunc.parametrize("release,row", pairs, ids=[f"{release}-{row['name']}" for release, row in pairs])
+
+
+@functools.lru_cache(maxsize=None)
+def guest_facts(topology: str, release: str) -> KernelFacts:
+    """The facts of a guest that was given no arguments; asked once."""
+    from testhost.ask import ask
+
+    return facts_of(ask("", topology, release))
+
+
+def test_the_table_is_large_enough() -> None:
+    assert len(LINES) >= 40
+    assert len({row["name"] for row in LINES}) == len(LINES)
+    assert 6 <= sum(1 for row in LINES if row.get("sample")) <= 8
+
+
+def test_kernel_agrees(release: str, row: dict[str, Any]) -> None:
+    from testhost.ask import ask
+
+    prediction = predict(row["cmdline"], guest_facts(row["topology"], release))
+    answer = ask(row["cmdline"], row["topology"], release)
+    found = differences(prediction, answer)
+    complaints = answer.get("complaints")
+    assert not found, "\n".join([row["cmdline"], *found, f"complaints: {complaints}"])
