@@ -93,8 +93,9 @@ groups:
   returned: success
   sample: [firsttouch]
 units:
-  description: Texts of the systemd units of managed variables by name.
-  type: dict
+  description: The systemd units of managed variables, as O(firsttouch.host.systemd_units#module:units) takes them.
+  type: list
+  elements: dict
   returned: success
 units_absent:
   description: Units of ours that the plan does not have any more.
@@ -176,7 +177,7 @@ def main():
         planned=sections,
         intent_given=intent,
         groups=named_groups(result.plan),
-        units=units,
+        units=[{"name": name, "content": text, "enabled": True} for name, text in units.items()],
         units_absent=gone,
         notes=result.notes,
     )
