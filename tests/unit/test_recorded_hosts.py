@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Every reader on recorded machines: our own recordings, and those of the neighbouring folder where it exists.
+
+The neighbouring recordings (hwloc's and util-linux's public test data) come with what hwloc reads from them.
+Where we answer otherwise, DIFFERENT says what and why; anything else that differs fails.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support import ROOT, run_module
+
+SHARED = Path(os.environ.get("FIRSTTOUCH_RECORDED_HOSTS", ROOT.parent / "shared" / "hosts"))
+OWN = ROOT / "tests" / "fixtures" / "hosts"
+
+# machine -> what differs -> (ours, why)
+DIFFERENT: dict[str, dict[str, tuple[Any, str]]] = {
+    "hwloc-40intel64-4n10c+pci-conflicts": {
+        "packages": (
+            4,
+            "the core_siblings mask of CPU 39 was cut to 0000000f, which hwloc believes; core_siblings_list and "
+            "physical_package_id name four packages of ten CPUs, as the machine (PowerEdge R910) has",
+        ),
+    },
+    "hwloc-8em64t-2s2ca2c-buggynuma": {
+        "nodes": (
+            {str(node): (str(node), size) for node, size in enumerate((2096684, 2096128, *[2097152] * 6))},
+            "numa=fake: cpulist and cpumap give all CPUs to each of the eight nodes, so hwloc drops all but the "
+            "first; the cpuN links in the node directories say which node the kernel put each CPU on",
+        ),
+        "distances": (
+            [[10] * 8] * 8,
+            "hwloc drops the table with the nodes; we return it with the warning distances_identical",
+        ),
+    },
+}
+
+
+def machines(folder: Path) -> list[str]:
+    """Names of the recordings in FOLDER; one marker that skips, where the folder does not exist."""
+    return sorted(path.parent.name for path in folder.glob("*/tree.tar.xz")) if folder.is_dir() else []
+
+
+def unpack(archive: Path, target: Path) -> Path:
+    with tarfile.open(archive) as tar:
+        if hasattr(tarfile, "data_filter"):
+            tar.extractall(target, filter="tar")
+        else:
+            tar.extractall(target)
+    return target
+
+
+def topology_of(root: Path) -> dict[str, Any]:
+    result = run_module("numa_topology_info", {"sysroot": str(root)})
+    assert not result.get("failed"), result
+    return result["topology"]
+
+
+def nodes_of(topology: dict[str, Any]) -> dict[str, tuple[str, int]]:
+    return {str(n["id"]): (n["cpus"], (n["memory_bytes"] or 0) // 1024) for n in topology["nodes"]}
+
+
+def distances_of(topology: dict[str, Any], ids: list[int]) -> list[list[int | None]]:
+    tables = {node["id"]: node["distances"] or {} for node in topology["nodes"]}
+    return [[tables[a].get(str(b)) for b in ids] for a in ids]
+
+
+def pages_of(topology: dict[str, Any]) -> dict[str, dict[str, int]]:
+    return {
+        str(node["id"]): {size[:-2]: pool["total"] for size, pool in node["pools"].items()}
+        for node in topology["nodes"]
+    }
+
+
+@pytest.fixture(scope="session")
+def shared_trees(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    base = tmp_path_factory.mktemp("recorded")
+    return {name: unpack(SHARED / name / "tree.tar.xz", base / name) for name in machines(SHARED)}
+
+
+@pytest.mark.skipif(
+    not machines(SHARED), reason=f"no recordings in {SHARED}: they are not part of this project"
+)
+@pytest.mark.parametrize("machine", machines(SHARED))
+def test_topology_is_what_hwloc_reads(shared_trees: dict[str, Path], machine: str) -> None:
+    want = json.loads((SHARED / machine / "expected.json").read_text())
+    topology = topology_of(shared_trees[machine])
+    got = {
+        "packages": topology["cpus"]["sockets"] or 0,
+        "online_cpus": count(topology["cpus"]["online"]),
+        "cores": topology["cpus"]["cores"],
+        "nodes": nodes_of(topology),
+    }
+    expected: dict[str, Any] = {key: want[key] for key in ("packages", "online_cpus", "cores")}
+    expected["nodes"] = {node: (row["cpus"], row["memory_kB"]) for node, row in want["nodes"].items()}
+    if want["distances"]:
+        got["distances"] = distances_of(topology, want["distances"]["nodes"])
+        expected["distances"] = want["distances"]["values"]
+    explained = DIFFERENT.get(machine, {})
+    if "distances" in explained:
+        got["distances"] = distances_of(topology, [node["id"] for node in topology["nodes"]])
+    for key, (value, _why) in explained.items():
+        assert expected.get(key) != value, f"{key} no longer differs"
+        expected[key] = value
+    assert got == expected
+    assert {node: row["pages"] for node, row in want["nodes"].items()} == {
+        node: pages for node, pages in pages_of(topology).items() if node in want["nodes"]
+    }
+
+
+@pytest.mark.skipif(
+    not machines(SHARED), reason=f"no recordings in {SHARED}: they are not part of this project"
+)
+@pytest.mark.parametrize("machine", machines(SHARED))
+def test_no_reader_fails_on_any_machine(shared_trees: dict[str, Path], machine: str) -> None:
+    readers_answer(shared_trees[machine])
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in OWN.glob("*.tar.*")))
+def test_our_own_recordings_work_as_sysroots(name: str, tmp_path: Path) -> None:
+    root = unpack(OWN / name, tmp_path / "root")
+    readers_answer(root)
+    want = json.loads((OWN / name).with_suffix("").with_suffix(".json").read_text())
+    topology = topology_of(root)
+    got = {
+        "source": topology["source"],
+        "nodes": {node: list(row) for node, row in nodes_of(topology).items()},
+        "sockets": topology["cpus"]["sockets"],
+        "cores": topology["cpus"]["cores"],
+        "distances": distances_of(topology, [node["id"] for node in topology["nodes"]]),
+        "hypervisor": topology["virtualization"]["hypervisor"],
+        "pages": pages_of(topology),
+    }
+    assert got == want
+
+
+def readers_answer(root: Path) -> None:
+    """Topology, pools, plan and command line of ROOT come back as answers, whatever ROOT lacks."""
+    topology = topology_of(root)
+    assert topology["nodes"] and topology["cpus"]["online"]
+    result = run_module(
+        "hugepages_info", {"sysroot": str(root), "pools": [{"size": "2M", "count": 0}], "mount": True}
+    )
+    assert not result.get("failed") and result["verdict"] in ("pass", "fail"), result
+
+
+def count(cpu_list: str) -> int:
+    spans = [piece.split("-") for piece in cpu_list.split(",") if piece]
+    return sum(int(span[-1]) - int(span[0]) + 1 for span in spans)
