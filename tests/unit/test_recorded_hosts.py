@@ -24,15 +24,19 @@ DIFFERENT: dict[str, dict[str, tuple[Any, str]]] = {
     "hwloc-40intel64-4n10c+pci-conflicts": {
         "packages": (
             4,
-            "the core_siblings mask of CPU 39 was cut to 0000000f, which hwloc believes; core_siblings_list and "
-            "physical_package_id name four packages of ten CPUs, as the machine (PowerEdge R910) has",
+            (
+                "the core_siblings mask of CPU 39 was cut to 0000000f, which hwloc believes; core_siblings_list and "
+                "physical_package_id name four packages of ten CPUs, as the machine (PowerEdge R910) has"
+            ),
         ),
     },
     "hwloc-8em64t-2s2ca2c-buggynuma": {
         "nodes": (
             {str(node): (str(node), size) for node, size in enumerate((2096684, 2096128, *[2097152] * 6))},
-            "numa=fake: cpulist and cpumap give all CPUs to each of the eight nodes, so hwloc drops all but the "
-            "first; the cpuN links in the node directories say which node the kernel put each CPU on",
+            (
+                "numa=fake: cpulist and cpumap give all CPUs to each of the eight nodes, so hwloc drops all but the "
+                "first; the cpuN links in the node directories say which node the kernel put each CPU on"
+            ),
         ),
         "distances": (
             [[10] * 8] * 8,
