@@ -1,0 +1,291 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GRUB as Debian and Ubuntu set it up: a drop-in of our own, and grub.cfg made by grub-mkconfig."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from ._boot_backend import Backend
+from ._boot_edit import drop_tokens
+from ._boot_grub_generate import Generator
+from ._boot_grubcfg import GrubCfg, loader_cmdline, read_grubcfg
+from ._boot_grubenv import read_grubenv
+from ._boot_plan import BootPlan, FileChange, Request, check_line, guard, settle, with_ours
+from ._boot_script_eval import Interpreter
+from ._boot_types import BootError, Entry, LineToken, Problem, Runner, Setting, Step
+from ._cmdline import split
+from ._files import exists, read_text
+from ._grub_default import (
+    LINUX,
+    LINUX_DEFAULT,
+    LINUX_RECOVERY,
+    NORMAL,
+    SHOWN,
+    GrubDefault,
+    overridden_by,
+    read_default,
+)
+
+DROPIN = "/etc/default/grub.d/zzz-firsttouch.cfg"
+PREFIX = "/boot/grub"
+GRUB_CFG = f"{PREFIX}/grub.cfg"
+GRUBENV = f"{PREFIX}/grubenv"
+_HEADER = (
+    "# Managed by firsttouch.host: changes are overwritten.\n"
+    f"# Appended to {LINUX_DEFAULT}, so recovery entries stay free of it.\n"
+)
+
+
+class GrubBackend(Backend):
+    """See Backend."""
+
+    name = "grub"
+
+    def __init__(self, root: str, live: bool) -> None:
+        super().__init__(root, live)
+        self.grub: GrubDefault = read_default(root)
+        self.cfg: GrubCfg | None = None
+        self._refusal: BootError | None = None
+        self.cfg_text: str | None = None
+        try:
+            self.cfg_text = read_text(root, GRUB_CFG)
+            if self.cfg_text is not None:
+                self.cfg = self.parse(self.cfg_text)
+                self._refusal = self.cfg.refusal
+        except PermissionError as exc:
+            self._refusal = BootError("permission_denied", str(exc.strerror), GRUB_CFG)
+        except BootError as exc:
+            self._refusal = exc
+
+    def parse(self, text: str) -> GrubCfg:
+        """Follow TEXT in the place of grub.cfg. Raises BootError."""
+        return read_grubcfg(self.root, PREFIX, text, read_grubenv(self.root, GRUBENV), self._platform())
+
+    def _platform(self) -> str | None:
+        """GRUB's name of the firmware it is installed for; None where it is for several or unknown."""
+        if self.live:
+            return "efi" if exists(self.root, "/sys/firmware/efi") else None
+        return "pc" if exists(self.root, f"{PREFIX}/i386-pc/normal.mod") else None
+
+    # -- reading ------------------------------------------------------------------------------------
+
+    def files(self) -> list[str]:
+        return list(self.grub.files)
+
+    def settings(self) -> list[Setting]:
+        return [
+            setting
+            for name in SHOWN
+            if (setting := self.grub.setting(name, DROPIN)).value is not None
+            or setting.problem
+            and name in (*NORMAL, LINUX_RECOVERY)
+        ]
+
+    def entries(self) -> list[Entry]:
+        return list(self.cfg.entries) if self.cfg else []
+
+    def problems(self) -> list[Problem]:
+        found = []
+        for setting in self.settings():
+            if setting.problem and setting.name in NORMAL:
+                found.append(setting.problem)
+        if self._refusal:
+            found.append(self._refusal.problem)
+        found.extend(self.cfg.notes if self.cfg else ())
+        return list(dict.fromkeys(found))
+
+    def overriding(self, wanted: list[str]) -> Step | None:
+        return overridden_by(self.grub, wanted)
+
+    def configured_line(self) -> list[LineToken] | None:
+        return _normal_tokens(self.grub)
+
+    def boot_tokens(self, grub: GrubDefault) -> list[LineToken]:
+        """The tokens of a normal entry that grub-mkconfig would make from GRUB: root=, ro and the configured ones.
+
+        10_linux writes the values into grub.cfg as they are, so GRUB takes them apart once more.
+        """
+        configured = _normal_tokens(grub)
+        values = " ".join(grub.text(name) for name in NORMAL)
+        texts = self._through_grub(values, configured)
+        entry = self.cfg.default if self.cfg else None
+        base = [token.text for token in entry.tokens] if entry else []
+        now = self._through_grub(" ".join(self.grub.text(name) for name in NORMAL), None) if base else []
+        if now and base[-len(now) :] == now:
+            base = base[: -len(now)]
+        elif base:
+            ends = [index for index, text in enumerate(base) if text in ("ro", "rw")]
+            base = base[: ends[0] + 1] if ends else base[:1]
+        if len(texts) == len(configured):
+            tail = [LineToken(text, token.source, token.ours) for text, token in zip(texts, configured)]
+        else:
+            tail = [LineToken(text) for text in texts]
+        place = entry.tokens[0].source if entry and entry.tokens else None
+        return [LineToken(text, place) for text in base] + tail
+
+    def _through_grub(self, value: str, tokens: list[LineToken] | None) -> list[str]:
+        """The kernel tokens that GRUB makes of the configured VALUE. Raises BootError where it ends the command."""
+        interpreter = Interpreter(self.root, PREFIX, {}, None)
+        for name in re.findall(r"\$\{?([A-Za-z_]\w*)", value):
+            interpreter.variables[name] = None
+        source = tokens[-1].source if tokens else None
+        try:
+            interpreter.run(GRUB_CFG, f"menuentry 'x' {{\nlinux /x {value}\n}}\n")
+        except BootError as exc:
+            raise BootError(
+                "grub_metacharacter",
+                f"GRUB cannot take the configured command line apart ({exc.problem.text}): {value}",
+                source.file if source else None,
+                source.line if source else None,
+            ) from exc
+        loaded = interpreter.menu[0].loaded
+        line = loader_cmdline(loaded[0].args) if loaded else ""
+        return [token.text for token in split(line)]
+
+    # -- planning -----------------------------------------------------------------------------------
+
+    def plan(self, request: Request, running: str | None) -> BootPlan:
+        if self.grub.error:
+            raise self.grub.error
+        self.require_default(self._refusal)
+        if self.cfg and self.cfg.notes and self.live:
+            note = self.cfg.notes[0]
+            raise BootError(note.reason, note.text, note.file, note.line)
+        facts = self.facts()
+        before_text = read_text(self.root, DROPIN)
+        bare = read_default(self.root, overlay={DROPIN: ""})
+        foreign = self.boot_tokens(bare)
+        ours, replaced = settle(foreign, request, facts)
+        if (
+            not ours
+            and request.tokens
+            and before_text is not None
+            and _own_texts(self.grub) == list(request.tokens)
+        ):
+            ours = list(request.tokens)  # somebody added the same later; both stay
+        overlay = {DROPIN: ""}
+        for name in NORMAL:
+            names = {(token.text, token.source) for token in _tokens(bare, name)}
+            mine = [token for token in replaced if (token.text, token.source) in names]
+            if mine:
+                overlay = drop_tokens(self.root, bare, name, mine, overlay, True)
+                bare = read_default(self.root, overlay=overlay)
+                replaced = [token for token in replaced if token not in mine]
+        if replaced:
+            token = replaced[0]
+            raise BootError(
+                "cannot_replace", f"{token.text} is not written in the files that are read", *_where(token)
+            )
+        return self._complete(request, running, ours, bare, overlay, before_text)
+
+    def _complete(
+        self,
+        request: Request,
+        running: str | None,
+        ours: list[str],
+        bare: GrubDefault,
+        overlay: dict[str, str],
+        before_text: str | None,
+    ) -> BootPlan:
+        """The plan for having OURS in the drop-in over the files BARE (with OVERLAY in place of some)."""
+        after_text = _content(bare, ours) if ours else None
+        after = read_default(self.root, overlay={**overlay, DROPIN: after_text or ""})
+        if after.error:
+            raise after.error
+        self._check_overridden(after, ours)
+        facts = self.facts()
+        tokens = self.boot_tokens(after)
+        line = " ".join(token.text for token in tokens)
+        check_line(line, list(request.tokens), request, facts, file=DROPIN)
+        entry = self.cfg.default if self.cfg else None
+        plan = BootPlan(request, line=line, line_before=entry.line if entry else None)
+        plan.memory = guard(line, request, running, facts, self.root)
+        if before_text != after_text:
+            plan.files.append(FileChange(DROPIN, before_text, after_text))
+        for path, text in overlay.items():
+            if path != DROPIN:
+                plan.files.append(FileChange(path, read_text(self.root, path), text))
+        now = entry.line if entry else " ".join(token.text for token in _normal_tokens(self.grub))
+        about = Request((*request.tokens, *_own_texts(self.grub)), request.keys, request.owned)
+        plan.before, plan.after = about.about(now), about.about(line)
+        if self.live:
+            plan.generate = bool(plan.files) or plan.before != plan.after
+            plan.generated_path = GRUB_CFG
+        return plan
+
+    def _check_overridden(self, after: GrubDefault, ours: list[str]) -> None:
+        if not ours or _own_texts(after) == ours:
+            return
+        step = overridden_by(after, ours)
+        later = step or next(
+            (step for step in reversed(after.steps) if step.name == LINUX_DEFAULT and step.file != DROPIN),
+            None,
+        )
+        raise BootError(
+            "overridden_by_dropin",
+            f"{later.file if later else 'another file'} is read after {DROPIN} and sets {LINUX_DEFAULT} again, "
+            "so our tokens would be lost: let it append, or give it a name that sorts before",
+            later.file if later else None,
+            later.line if later else None,
+        )
+
+    # -- applying -----------------------------------------------------------------------------------
+
+    def apply(self, plan: BootPlan, run: Runner | None) -> dict[str, Any]:
+        generator = Generator(self, plan, run) if plan.generate else None
+        if generator:
+            generator.require_tools()
+        writer = self.writer()
+        try:
+            for change in plan.files:
+                writer.write(change)
+            if generator:
+                generator.generate()
+        except BaseException:
+            writer.undo()
+            raise
+        return {
+            "generated": generator is not None,
+            "backup": generator.backup if generator else None,
+            "line": generator.line if generator else plan.line,
+        }
+
+
+def _normal_tokens(grub: GrubDefault) -> list[LineToken]:
+    return [token for name in NORMAL for token in _tokens(grub, name)]
+
+
+def _tokens(grub: GrubDefault, name: str) -> list[LineToken]:
+    return grub.tokens(name, DROPIN)
+
+
+def _own_texts(grub: GrubDefault) -> list[str]:
+    if grub.error:
+        return []
+    return [token.text for token in _normal_tokens(grub) if token.ours]
+
+
+def _content(bare: GrubDefault, ours: list[str]) -> str:
+    """The text of the drop-in that adds OURS to what the files BARE configure.
+
+    The entry reads `root=... ro LINUX LINUX_DEFAULT`. Behind a bare `--` the kernel reads nothing, so ours go
+    in front of LINUX_DEFAULT where that holds one; a `--` in LINUX leaves no place.
+    """
+    dashes = [token for token in bare.tokens(LINUX) if token.text == "--"]
+    if dashes:
+        raise BootError(
+            "after_double_dash",
+            f"{LINUX} holds a bare `--`, behind which the kernel reads nothing; move it to {LINUX_DEFAULT}",
+            *_where(dashes[0]),
+        )
+    added = " ".join(with_ours([], ours))
+    if any(token.text == "--" for token in bare.tokens(LINUX_DEFAULT)):
+        value = f"{added}${{{LINUX_DEFAULT}:+ ${LINUX_DEFAULT}}}"
+    else:
+        value = f"${{{LINUX_DEFAULT}:+${LINUX_DEFAULT} }}{added}"
+    return f'{_HEADER}{LINUX_DEFAULT}="{value}"\n'
+
+
+def _where(token: LineToken) -> tuple[str | None, int | None]:
+    return (token.source.file, token.source.line) if token.source else (None, None)

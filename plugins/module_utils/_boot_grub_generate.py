@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Make grub.cfg anew beside the old one, look at the entry that would boot, and only then put it in place.
+
+update-grub writes over grub.cfg while it is in use: a crash or a full disk in between leaves a host that
+does not boot.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from ._boot_backend import BACKUP_DIR
+from ._boot_effect import shortfall
+from ._boot_grubcfg import GrubCfg
+from ._boot_plan import BootPlan, check_line, guard
+from ._boot_types import BootError, Entry, Runner
+from ._files import atomic_write, copy_attributes, encode, fsync_dir, read_bytes, read_text, remove, resolve
+
+if TYPE_CHECKING:
+    from ._boot_grub import GrubBackend
+
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_TITLES = ("LANG", "LANGUAGE", "LC_MESSAGES", "LC_ALL")
+
+
+class Generator:
+    """One generation for `plan`; backup and line are set by generate()."""
+
+    def __init__(self, backend: GrubBackend, plan: BootPlan, run: Runner | None) -> None:
+        self.backend = backend
+        self.plan = plan
+        self.run = run
+        self.backup: str | None = None
+        self.line: str | None = None
+        self.path = plan.generated_path or ""
+
+    def require_tools(self) -> None:
+        """Raise BootError `tool_missing` before anything is written."""
+        for tool in ("grub-mkconfig", "grub-script-check"):
+            if self.run is None or self._tool(tool) is None:
+                raise BootError("tool_missing", f"{tool} is not installed, so grub.cfg cannot be made")
+
+    def generate(self) -> None:
+        """Make, check and install grub.cfg. Raises BootError; the old grub.cfg is then untouched."""
+        real = resolve(self.backend.root, self.path)
+        temp = f"{real}.firsttouch"
+        try:
+            self._command("grub-mkconfig", "-o", temp)
+            self._command("grub-script-check", temp)
+            text = read_text("/", temp)
+            if not text:
+                raise BootError("generation_failed", "grub-mkconfig made no grub.cfg", self.path)
+            self._judge(self.backend.parse(text))
+            self._install(temp, real)
+        finally:
+            for path in (temp, f"{temp}.new"):
+                remove(path)
+
+    def _command(self, name: str, *arguments: str) -> None:
+        tool = self._tool(name)
+        if tool is None or self.run is None:
+            raise BootError("tool_missing", f"{name} is not installed")
+        status, out, err = self.run([tool, *arguments], _environment(self.backend.root))
+        if status:
+            last = (err or out).strip().splitlines()[-8:]
+            raise BootError(
+                "generation_failed",
+                f"{name} failed with status {status}; grub.cfg and its settings are as they were: {' | '.join(last)}",
+                self.path,
+            )
+
+    def _judge(self, cfg: GrubCfg) -> None:
+        """Raise unless every normal entry of 10_linux has our tokens and no recovery entry has them."""
+        if cfg.default is None:
+            raise cfg.refusal or BootError("default_entry_unresolvable", "nothing boots by itself", self.path)
+        if cfg.notes:
+            raise BootError(cfg.notes[0].reason, cfg.notes[0].text, self.path)
+        request, facts = self.plan.request, self.backend.facts()
+        wanted = list(request.tokens)
+        for entry in cfg.entries:
+            if wanted and not entry.recovery and (entry.default or _by_distribution(entry)):
+                missing = shortfall(entry.line, wanted, facts)
+                if missing:
+                    raise self._lost(entry, missing[1])
+        check_line(cfg.default.line, wanted, request, facts, file=self.path)
+        guard(cfg.default.line, request, None, facts, self.backend.root)
+        about = request.about(cfg.default.line)
+        if not wanted and any(token in about for token in self.plan.before if token not in self.plan.after):
+            raise self._lost(cfg.default, f"still there: {' '.join(about)}")
+        ours = [token for token in self.plan.after if token in request.tokens]
+        for entry in cfg.entries:
+            if (
+                entry.recovery
+                and ours
+                and shortfall(entry.line, ours, facts) is None
+                and self._only_ours(ours)
+            ):
+                raise BootError(
+                    "recovery_entry_touched",
+                    f"the recovery entry {entry.title!r} would have our tokens",
+                    entry.section or self.path,
+                )
+        self.line = cfg.default.line
+
+    def _only_ours(self, ours: list[str]) -> bool:
+        """Whether the drop-in is what brings OURS (not a variable that recovery entries share)."""
+        return any(change.after and " ".join(ours) in change.after for change in self.plan.files)
+
+    def _lost(self, entry: Entry, text: str) -> BootError:
+        return BootError(
+            "token_not_generated",
+            f"the entry {entry.title!r}, written by {entry.section or 'an unknown script'}, does not have what the "
+            f"settings ask for ({text}); grub.cfg and its settings are as they were",
+            entry.section or self.path,
+            entry=entry.id,
+        )
+
+    def _install(self, temp: str, real: str) -> None:
+        old = read_bytes("/", real)
+        if old is not None:
+            self.backup = f"{BACKUP_DIR}/grub.cfg.before"
+            atomic_write(resolve(self.backend.root, self.backup), old, 0o600)
+        copy_attributes(real if old is not None else None, temp, 0o600)
+        fd = os.open(temp, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        os.rename(temp, real)
+        fsync_dir(os.path.dirname(real))
+
+    def _tool(self, name: str) -> str | None:
+        for directory in _PATH.split(":"):
+            real = resolve(self.backend.root, f"{directory}/{name}")
+            if os.access(real, os.X_OK) and os.path.isfile(real):
+                return real
+        return None
+
+
+def _by_distribution(entry: Entry) -> bool:
+    return bool(entry.section and entry.section.endswith("/10_linux"))
+
+
+def _environment(root: str) -> dict[str, str]:
+    """A clean environment with the language of the system, in which the menu titles are written."""
+    result = {"PATH": _PATH, "HOME": "/root", "LC_COLLATE": "C"}
+    for path in ("/etc/default/locale", "/etc/locale.conf"):
+        for line in (read_text(root, path) or "").splitlines():
+            name, equals, value = line.partition("=")
+            if equals and name in _TITLES and name not in result:
+                value = value.strip().strip("\"'")
+                result["LANG" if name == "LC_ALL" else name] = encode(value).decode("ascii", "replace")
+    return result
