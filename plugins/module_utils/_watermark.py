@@ -223,8 +223,8 @@ def _check_room(
             raise WatermarkError(
                 "high_watermark_does_not_fit",
                 f"firsttouch_extra_free_bytes={asked}: node {node} has {managed} bytes, huge pages take "
-                f"{pages}, and the {managed - pages} left do not hold the high watermark of {high_bytes} bytes "
-                f"and {room} bytes of room; ask for less, or for fewer pages in firsttouch_hugepages",
+                f"{pages}, and the {managed - pages} left do not hold the high watermark of {high_bytes} "
+                f"bytes and {room} bytes of room; ask for less, or for fewer pages in firsttouch_hugepages",
                 {
                     "asked_bytes": asked,
                     "node": node,

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Writers of sysctls beside the sysctl files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from ansible_collections.firsttouch.host.plugins.module_utils import _sysctl_foreign
+from support import put
+
+
+def found(root: Path) -> list[tuple[str, str, str]]:
+    return [(item.writer, item.key, item.value) for item in _sysctl_foreign.writers(str(root))]
+
+
+@pytest.mark.parametrize(
+    ("enabled", "default", "expected"),
+    [
+        ("yes", "", [("ufw", "net/ipv4/tcp_sack", "1")]),
+        ("no", "", []),
+        ('"yes"', "IPT_SYSCTL=/etc/ufw/other.conf\n", [("ufw", "vm/swappiness", "5")]),
+    ],
+)
+def test_ufw(tmp_path: Path, enabled: str, default: str, expected: list[tuple[str, str, str]]) -> None:
+    put(tmp_path, "/etc/ufw/ufw.conf", f"# x\nENABLED={enabled}\n")
+    put(tmp_path, "/etc/default/ufw", default)
+    put(tmp_path, "/etc/ufw/sysctl.conf", "#net/ipv4/x=1\nnet/ipv4/tcp_sack=1\n")
+    put(tmp_path, "/etc/ufw/other.conf", "vm.swappiness = 5\n")
+    assert found(tmp_path) == expected
+
+
+def test_command_line(tmp_path: Path) -> None:
+    put(tmp_path, "/proc/cmdline", "ro sysctl.vm.swappiness=5 sysctl/vm/laptop_mode=1 x.sysctl.a=1 -- sysctl.vm.x=1\n")
+    assert found(tmp_path) == [
+        ("kernel_command_line", "vm/swappiness", "5"),
+        ("kernel_command_line", "vm/laptop_mode", "1"),
+    ]
+
+
+def test_tuned_child_wins_and_loops_end(tmp_path: Path) -> None:
+    put(tmp_path, "/etc/tuned/active_profile", "one two\n")
+    put(tmp_path, "/etc/tuned/one/tuned.conf", "[main]\ninclude=one\n[sysctl]\nvm.swappiness=1\n")
+    put(tmp_path, "/usr/lib/tuned/profiles/two/tuned.conf", "[sysctl]\n# c\nvm.swappiness = >2\n[vm]\nvm.x=1\n")
+    assert found(tmp_path) == [("tuned", "vm/swappiness", "2")]
+
+
+def test_profile_name_cannot_leave_its_folder(tmp_path: Path) -> None:
+    put(tmp_path, "/etc/tuned/active_profile", "../../secret\n")
+    put(tmp_path, "/secret/tuned.conf", "[sysctl]\nvm.swappiness=1\n")
+    assert found(tmp_path) == []
+
+
+def test_nothing_there(tmp_path: Path) -> None:
+    assert found(tmp_path) == []
+    assert _sysctl_foreign.rt_groups(str(tmp_path)) == []
