@@ -27,7 +27,9 @@ COMPLAINTS = {
     "hugetlb_cma is enabled, skip boot time allocation": {"hugetlb_cma_replaces_pool"},
 }
 _RCU = re.compile(r"Offload RCU callbacks from CPUs: (\S+?)\.?$")
-_CRASH = re.compile(r"crashkernel(?: low memory)? reserved: .* \((\d+) MB\)|Reserving (\d+)MB of (?:low )?memory at")
+_CRASH = re.compile(
+    r"crashkernel(?: low memory)? reserved: .* \((\d+) MB\)|Reserving (\d+)MB of (?:low )?memory at"
+)
 
 
 def facts_of(answer: dict[str, Any]) -> KernelFacts:
@@ -65,7 +67,9 @@ def differences(prediction: Prediction, answer: dict[str, Any]) -> list[str]:
         ("possible CPUs", doc["cpus"]["possible"], answer["possible"]),
         ("crashkernel bytes", doc["memory"]["crashkernel_bytes"] or 0, _crash_bytes(answer)),
     )
-    found += [f"{name}: predicted {ours!r}, the kernel has {its!r}" for name, ours, its in pairs if ours != its]
+    found += [
+        f"{name}: predicted {ours!r}, the kernel has {its!r}" for name, ours, its in pairs if ours != its
+    ]
     return found + _complaints(doc, answer)
 
 
@@ -79,10 +83,14 @@ def _pools(prediction: Prediction, doc: dict[str, Any], answer: dict[str, Any]) 
             wanted = ours["nodes"].get(node, 0) if ours["nodes"] else None
             if wanted is not None and wanted != pages:
                 found.append(f"pool {size} node {node}: predicted {wanted}, the kernel has {pages}")
-    missing = sorted(size for size, ours in doc["pools"].items() if ours["total"] and size not in answer["pools"])
+    missing = sorted(
+        size for size, ours in doc["pools"].items() if ours["total"] and size not in answer["pools"]
+    )
     found += [f"pool {size}: the kernel shows no such pool" for size in missing]
     got = {
-        node: sum(pool["nodes"].get(node, 0) * int(size[:-2]) * 1024 for size, pool in answer["pools"].items())
+        node: sum(
+            pool["nodes"].get(node, 0) * int(size[:-2]) * 1024 for size, pool in answer["pools"].items()
+        )
         for node in answer["nodes"]
     }
     ours_bytes = {**dict.fromkeys(got, 0), **doc["memory"]["hugetlb_bytes_per_node"]}
