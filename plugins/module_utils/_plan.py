@@ -12,15 +12,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import _plan_cpus, _plan_fit, _plan_hugepages, _plan_mounts, _plan_sysctls, _systemd
-from ._cmdline import make
-from ._cpulist import format_list, parse
+from . import _plan_mounts, _plan_sysctls
 from ._intent import CONCERNS, SECTIONS, Judge, Refusal, check_names, is_absent, variables
+from ._plan_document import COLLECTION, SCHEMA, compose, settle, topology_summary
+from ._plan_effect import check_effect
 from ._plan_facts import Facts, read_facts
+from ._plan_fit import floors
+from ._plan_sections import BUILDERS, Job, has
 from ._topology import Topology
-
-SCHEMA = 1
-COLLECTION = "0.1.0"
 
 
 @dataclass(frozen=True)
@@ -30,22 +29,6 @@ class Result:
     plan: dict[str, Any]
     refusals: list[Refusal] = field(default_factory=list)
     notes: list[dict[str, str]] = field(default_factory=list)
-
-
-@dataclass
-class _Job:
-    """What every section needs: the wishes that are set, the facts, the record of the section."""
-
-    intent: dict[str, Any]
-    absent: set[str]
-    facts: Facts
-    old: dict[str, Any]
-    judge: Judge
-    budget: dict[str, dict[str, int]] = field(default_factory=dict)
-
-    def kept(self, variable: str) -> bool:
-        """Whether VARIABLE is not set and what the record holds of it stays."""
-        return variable not in self.intent and variable not in self.absent and bool(self.old)
 
 
 def make_plan(
@@ -71,17 +54,20 @@ def make_plan(
     for name in chosen:
         wish, absent = _wishes(name, intent, revert)
         old = planned[name] if (planned[name] or {}).get("state") == "present" else {}
-        job = _Job(wish, absent, facts, dict(old or {}), judge, budget)
+        job = Job(wish, absent, facts, dict(old or {}), judge, budget)
         if not wish and not absent:
             planned[name] = _orphaned(name, planned[name], record)
             continue
         before = len(judge.refusals)
-        body = _BUILDERS[name](job)
+        body = BUILDERS[name](job)
         if len(judge.refusals) > before:
             continue
-        planned[name] = _section(name, body, job)
+        planned[name] = settle(_section(name, body, job), old_sections.get(name))
         if name == "hugepages":
             budget = planned[name].get("budget") or {}
+    if not judge.refusals and not revert:
+        floor = floors(intent.get("reserve_floor_bytes"), facts.topology, judge)
+        check_effect(planned, chosen, facts, floor, judge)
     if judge.refusals:
         return Result({}, judge.refusals, judge.notes)
     document = {
@@ -89,7 +75,7 @@ def make_plan(
         "collection": COLLECTION,
         "host": {"kernel": facts.topology.kernel_release, "arch": facts.topology.arch},
         "intent": _merged_intent(intent, record, chosen, revert),
-        "topology": topology_summary(facts.topology, planned.get("cpu_isolation")),
+        "topology": settle(topology_summary(facts.topology, planned.get("cpu_isolation")), record.get("topology")),
         "sections": planned,
         "owned": dict(record.get("owned") or {}),
     }
@@ -118,29 +104,6 @@ def facts_for(
     )
 
 
-def named_groups(plan: Mapping[str, Any]) -> list[str]:
-    """The groups that the mounts of a managed variable name."""
-    section = plan["sections"].get("hugepages") or {}
-    if "hugetlbfs_mounts" in section.get("orphaned", ()):
-        return []
-    return sorted({row["group"] for row in section.get("mounts") or () if not row["group"].isdigit()})
-
-
-def unit_changes(plan: Mapping[str, Any]) -> tuple[dict[str, str], list[str]]:
-    """(units to write, units to remove): nothing of variables that are not managed, and what is not planned any more."""
-    section = plan["sections"].get("hugepages") or {}
-    orphaned = section.get("orphaned") or ()
-    mounts = {row["unit"] for row in section.get("mounts") or ()}
-    all_units: dict[str, str] = section.get("units") or {}
-    units = {
-        name: text
-        for name, text in all_units.items()
-        if ("hugetlbfs_mounts" if name in mounts else "hugepages") not in orphaned
-    }
-    owned = (plan["owned"].get("hugepages") or {}).get("units") or ()
-    return units, [name for name in owned if name not in all_units]
-
-
 def _wishes(section: str, intent: Mapping[str, Any], revert: bool) -> tuple[dict[str, Any], set[str]]:
     """The values of SECTION that are set, and the concerns that are to be removed."""
     concerns = CONCERNS[section]
@@ -159,14 +122,10 @@ def _removes(name: str, value: Any) -> bool:
     return is_absent(value) or (name == "isolated_cpus" and value == "")
 
 
-def _section(name: str, body: dict[str, Any], job: _Job) -> dict[str, Any]:
-    kept = sorted(variable for variable in CONCERNS[name] if job.kept(variable) and _has(job.old, variable))
+def _section(name: str, body: dict[str, Any], job: Job) -> dict[str, Any]:
+    kept = sorted(variable for variable in CONCERNS[name] if job.kept(variable) and has(job.old, variable))
     present = bool(job.intent) or bool(kept)
     return {"state": "present" if present else "absent", "orphaned": kept, **body}
-
-
-def _has(old: Mapping[str, Any], variable: str) -> bool:
-    return variable in (old.get("variables") or ())
 
 
 def _orphaned(name: str, old: Mapping[str, Any] | None, record: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -195,159 +154,3 @@ def _merged_intent(
             if value is not None:
                 merged[name] = value
     return merged
-
-
-def _plan_hugepages_section(job: _Job) -> dict[str, Any]:
-    judge, topology = job.judge, job.facts.topology
-    floors = _plan_fit.floors(job.intent.get("reserve_floor_bytes"), topology, judge)
-    pools: dict[str, Any] = {}
-    names = []
-    if "hugepages" in job.intent:
-        pools = _plan_hugepages.plan_pools(job.intent, job.facts, floors, judge)
-        names.append("hugepages")
-    elif job.kept("hugepages") and _has(job.old, "hugepages"):
-        pools = {key: job.old[key] for key in ("method", "default_size", "pools", "budget") if key in job.old}
-        extra = 2 * len(job.old.get("sizes_only") or ())
-        pools["tokens"] = job.old["tokens"][: len(job.old["tokens"]) - extra]
-        service = _systemd.HUGEPAGES_SERVICE
-        pools["units"] = {name: text for name, text in job.old["units"].items() if name == service}
-        names.append("hugepages")
-    units = dict(pools.get("units") or {})
-    mounts, mount_units, mounted = _mounts(job, pools)
-    units.update(mount_units)
-    names += mounted
-    known = {row["size"] for row in pools.get("pools") or ()}
-    sizes_only = sorted({row["page_size"] for row in mounts} - known) if pools.get("method") == "cmdline" else []
-    tokens = list(pools.get("tokens") or ())
-    for size in sizes_only:
-        tokens += [f"hugepagesz={size}", "hugepages=0"]
-    return {
-        "variables": names,
-        "method": pools.get("method"),
-        "default_size": pools.get("default_size"),
-        "pools": pools.get("pools") or [],
-        "tokens": tokens,
-        "sizes_only": sizes_only,
-        "mounts": mounts,
-        "units": units,
-        "budget": pools.get("budget") or {},
-    }
-
-
-def _mounts(job: _Job, pools: Mapping[str, Any]) -> tuple[list[dict[str, Any]], dict[str, str], list[str]]:
-    if "hugetlbfs_mounts" in job.intent:
-        rows = _plan_mounts.plan_mounts(job.intent, pools.get("pools") or (), job.facts, job.judge)
-        units = {row["unit"]: row.pop("content") for row in rows}
-        return rows, units, ["hugetlbfs_mounts"]
-    if job.kept("hugetlbfs_mounts") and _has(job.old, "hugetlbfs_mounts"):
-        rows = list(job.old["mounts"])
-        return rows, {row["unit"]: job.old["units"][row["unit"]] for row in rows}, ["hugetlbfs_mounts"]
-    return [], {}, []
-
-
-def _plan_vm_section(job: _Job) -> dict[str, Any]:
-    parts: dict[str, dict[str, str]] = {}
-    extra: dict[str, Any] | None = None
-    if "vm_sysctls" in job.intent:
-        parts["vm_sysctls"] = _plan_sysctls.plan_vm(job.intent["vm_sysctls"], job.facts, job.judge)
-    if "numa_balancing" in job.intent:
-        value = job.intent["numa_balancing"]
-        parts["numa_balancing"] = _plan_sysctls.plan_numa_balancing(value, job.facts, job.judge)
-    for name, values in (job.old.get("by_variable") or {}).items():
-        if job.kept(name):
-            parts[name] = values
-            extra = job.old.get("extra_free") if name == "extra_free_bytes" else extra
-    if "extra_free_bytes" in job.intent:
-        taken = parts.get("vm_sysctls") or {}
-        extra = _plan_sysctls.plan_extra_free(
-            job.intent["extra_free_bytes"], job.facts, taken, job.budget, job.old, job.judge
-        )
-        factor = str(extra["scale_factor"]) if extra else ""
-        parts["extra_free_bytes"] = {_plan_sysctls.SCALE_FACTOR: factor}
-    sysctls = {key: value for values in parts.values() for key, value in values.items()}
-    return {"variables": sorted(parts), "sysctls": sysctls, "extra_free": extra, "by_variable": parts, "tokens": []}
-
-
-def _plan_cpu_section(job: _Job) -> dict[str, Any]:
-    names = []
-    body: dict[str, Any] = {}
-    if "isolated_cpus" in job.intent:
-        body = _plan_cpus.plan_isolation(job.intent, job.facts, job.judge)
-        names.append("isolated_cpus")
-    elif job.kept("isolated_cpus") and _has(job.old, "isolated_cpus"):
-        keys = ("isolated", "housekeeping", "isolated_by_node", "tokens")
-        body = {key: job.old[key] for key in keys}
-        names.append("isolated_cpus")
-    irqbalance = job.intent.get("irqbalance")
-    if irqbalance is not None:
-        names.append("irqbalance")
-    elif job.kept("irqbalance") and _has(job.old, "irqbalance"):
-        irqbalance = job.old["irqbalance"]
-        names.append("irqbalance")
-    irqbalance = irqbalance or "keep"
-    if irqbalance not in _plan_cpus.IRQBALANCE:
-        text = f"{irqbalance!r} is not one of {', '.join(_plan_cpus.IRQBALANCE)}"
-        job.judge.refuse("bad_value", "irqbalance", text)
-    empty: dict[str, Any] = {"isolated": "", "housekeeping": "", "isolated_by_node": {}, "tokens": []}
-    return {"variables": names, **empty, **body, "irqbalance": irqbalance}
-
-
-def _plan_rt_section(job: _Job) -> dict[str, Any]:
-    if "rt_runtime_us" not in job.intent:
-        return {"variables": [], "sysctls": {}, "tokens": []}
-    sysctls = _plan_sysctls.plan_rt_runtime(job.intent["rt_runtime_us"], job.facts, job.judge)
-    return {"variables": ["rt_runtime_us"], "sysctls": sysctls, "tokens": []}
-
-
-_BUILDERS = {
-    "hugepages": _plan_hugepages_section,
-    "vm_sysctls": _plan_vm_section,
-    "cpu_isolation": _plan_cpu_section,
-    "rt_scheduling": _plan_rt_section,
-}
-
-
-def topology_summary(topology: Topology, isolation: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What the plan keeps of the topology, for those who read plan.json."""
-    isolated = parse((isolation or {}).get("isolated") or "")
-    return {
-        "nodes": {
-            str(node.id): {
-                "cpus": format_list(node.cpus),
-                "memory_bytes": node.memory_bytes,
-                "normal_memory": node.normal_memory,
-            }
-            for node in topology.nodes
-        },
-        "online": format_list(topology.cpus.online),
-        "boot_cpu": topology.cpus.boot_cpu,
-        "siblings_split": _plan_cpus.siblings_split(isolated, topology),
-    }
-
-
-def compose(document: Mapping[str, Any]) -> dict[str, Any]:
-    """DOCUMENT with `owned`, `boot` and `sysctls` made anew from its sections and what it owned before."""
-    sections: Mapping[str, Any] = document["sections"]
-    owned = {name: _owned(sections.get(name), (document.get("owned") or {}).get(name)) for name in SECTIONS}
-    owned = {name: row for name, row in owned.items() if any(row.values())}
-    tokens = [token for name in SECTIONS for token in (sections.get(name) or {}).get("tokens") or ()]
-    owned_tokens = [token for row in owned.values() for token in row["tokens"]]
-    keys = list(dict.fromkeys(make(token).key for token in (*tokens, *owned_tokens)))
-    sysctls = {
-        key: value for name in SECTIONS for key, value in ((sections.get(name) or {}).get("sysctls") or {}).items()
-    }
-    return {
-        **document,
-        "owned": owned,
-        "boot": {"tokens": tokens, "keys": keys, "owned": owned_tokens},
-        "sysctls": sysctls,
-    }
-
-
-def _owned(section: Mapping[str, Any] | None, before: Mapping[str, Any] | None) -> dict[str, list[str]]:
-    now: Mapping[str, Any] = section or {}
-    row = {}
-    for kind in ("tokens", "units", "sysctls"):
-        old = list((before or {}).get(kind) or ())
-        row[kind] = list(dict.fromkeys([*old, *(now.get(kind) or ())]))
-    return row

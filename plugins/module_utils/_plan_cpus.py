@@ -16,7 +16,6 @@ from ._plan_facts import Facts
 from ._topology import Topology
 
 VARIABLE = "isolated_cpus"
-IRQBALANCE = ("keep", "ban_isolated", "off")
 
 
 def plan_isolation(intent: Mapping[str, Any], facts: Facts, judge: Judge) -> dict[str, Any]:

@@ -7,17 +7,23 @@ import os
 import pwd
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from . import _watermark
 from ._cmdline import split
+from ._kernel_args import KernelFacts
+from ._memory_slots import aligned_slots
 from ._sysctl import normalize
 from ._topology import Topology, read_topology
 from ._tree import Tree
 
 _ZONE = re.compile(r"^Node (\d+), zone\s+(\S+)\s*$", re.MULTILINE)
 _FIELD = re.compile(r"^\s+(spanned|present|start_pfn):?\s+(\d+)\s*$", re.MULTILINE)
+_CRASH = re.compile(r"(?m)^\s+([0-9a-f]+)-([0-9a-f]+) : Crash kernel$")
 _NODE_FORMAT_SINCE = (5, 16)
+_GIB_KB = 1 << 20
+# Smaller pages are found by the buddy allocator; from here on their alignment decides.
+SLOT_SIZE_KB = 256 << 10
 
 
 @dataclass(frozen=True)
@@ -28,6 +34,7 @@ class Kernel:
     version: tuple[int, int] | None
     node_format: bool
     why: str
+    facts: KernelFacts = field(default_factory=KernelFacts, repr=False)
 
 
 @dataclass(frozen=True)
@@ -41,13 +48,19 @@ class Span:
 
 @dataclass(frozen=True)
 class Facts:
-    """One host as the plan sees it. What is None or empty is not known."""
+    """One host as the plan sees it. What is None or empty is not known.
+
+    windows: per page size in kB and node, the aligned ranges that are memory throughout. crash: the physical
+    ranges [first byte, first byte behind) of the crash kernel. line: the running command line.
+    """
 
     topology: Topology
     kernels: tuple[Kernel, ...] = ()
     sizes_known: bool = False
     cpu_flags: frozenset[str] | None = None
     spans: Mapping[int, tuple[Span, ...]] = field(default_factory=dict)
+    windows: Mapping[int, Mapping[int, int]] = field(default_factory=dict)
+    crash: tuple[tuple[int, int], ...] = ()
     sysctls: Mapping[str, str | None] = field(default_factory=dict)
     has_proc_sys: bool = False
     zones: tuple[_watermark.Zone, ...] = ()
@@ -83,6 +96,8 @@ def read_facts(
         sizes_known=bool(topo.hugepage_sizes_kb) or bool(tree.names("/sys/kernel/mm")),
         cpu_flags=_cpu_flags(tree),
         spans=parse_spans(tree.text("/proc/zoneinfo") or ""),
+        windows=_windows(tree, topo),
+        crash=tuple((int(a, 16), int(b, 16) + 1) for a, b in _CRASH.findall(tree.text("/proc/iomem") or "")),
         sysctls={key: tree.text(f"/proc/sys/{normalize(key)}") for key in keys},
         has_proc_sys=bool(tree.names("/proc/sys/vm")),
         zones=zones,
@@ -123,7 +138,7 @@ def installed_kernels(tree: Tree, topology: Topology, override: str | None) -> t
     if override:
         names = {override}
     else:
-        names = {name for base in ("/lib/modules", "/usr/lib/modules") for name in _modules(tree, base)}
+        names = {name for base in ("/lib/modules", "/usr/lib/modules") for name in tree.names(base)}
         names |= {name[len("vmlinuz-") :] for name in tree.names("/boot") if name.startswith("vmlinuz-")}
         names = {name for name in names if kernel_version(name)}
         if running:
@@ -131,9 +146,12 @@ def installed_kernels(tree: Tree, topology: Topology, override: str | None) -> t
     return tuple(_judge_kernel(tree, topology, name, name == running) for name in sorted(names))
 
 
-def _modules(tree: Tree, base: str) -> list[str]:
-    # A directory without modules is what a removed kernel leaves behind.
-    return [name for name in tree.names(base) if {"kernel", "modules.dep"} & set(tree.names(f"{base}/{name}"))]
+def _windows(tree: Tree, topology: Topology) -> dict[int, dict[int, int]]:
+    sizes = {size for size in topology.hugepage_sizes_kb if size >= SLOT_SIZE_KB} | {_GIB_KB}
+    found = {size: aligned_slots(tree, size * 1024, topology.page_size_bytes) for size in sizes}
+    return {
+        size: {node: row.total for node, row in slots.items()} for size, slots in found.items() if slots is not None
+    }
 
 
 def kernel_version(release: str) -> tuple[int, int] | None:
@@ -144,15 +162,35 @@ def kernel_version(release: str) -> tuple[int, int] | None:
 
 def _judge_kernel(tree: Tree, topology: Topology, release: str, running: bool) -> Kernel:
     version = kernel_version(release)
+    works, why = _node_format(tree, topology, version, running)
+    cpus = topology.cpus
+    facts = KernelFacts.from_sysroot(tree.root, release) if version else KernelFacts()
+    facts = replace(
+        facts,
+        possible=cpus.possible,
+        present=cpus.present,
+        online=cpus.online,
+        nr_cpu_ids=max(cpus.possible) + 1 if cpus.possible else None,
+        nodes=tuple(topology.ids()),
+        memory_nodes=tuple(node.id for node in topology.nodes if node.has_memory is not False),
+        memory_bytes=topology.memory_bytes,
+        node_format=works,
+    )
+    return Kernel(release, version, works, why, facts)
+
+
+def _node_format(
+    tree: Tree, topology: Topology, version: tuple[int, int] | None, running: bool
+) -> tuple[bool, str]:
     arch = topology.arch or ""
     if arch.startswith(("ppc", "powerpc")):
         # arch/powerpc: hugetlb_node_alloc_supported() is false, the kernel then ignores the whole parameter.
-        return Kernel(release, version, False, f"{arch} kernels take no node format")
+        return False, f"{arch} kernels take no node format"
     if version and version >= _NODE_FORMAT_SINCE:
-        return Kernel(release, version, True, "mainline since 5.16")
+        return True, "mainline since 5.16"
     if running and node_format_seen(tree, topology):
-        return Kernel(release, version, True, "the running command line uses it and the pools follow")
-    return Kernel(release, version, False, "older than 5.16, and a backport is not proven")
+        return True, "the running command line uses it and the pools follow"
+    return False, "older than 5.16, and a backport is not proven"
 
 
 def node_format_seen(tree: Tree, topology: Topology) -> bool:

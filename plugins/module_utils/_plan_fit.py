@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ._intent import IntentError, Judge, byte_size, format_size
-from ._plan_facts import Facts, Span
+from ._plan_facts import SLOT_SIZE_KB, Facts, Span
 from ._topology import Topology
 
 Pools = Mapping[int, Mapping[int, int]]
@@ -15,8 +15,6 @@ _VARIABLE = "hugepages"
 _MIB = 1 << 20
 _FLOOR_LEAST = 384 * _MIB
 _FLOOR_SHARE = 20
-# Smaller pages are found by the buddy allocator; from here on their alignment decides.
-_SLOT_SIZE_KB = 256 << 10
 _STRUCT_PAGE = 64
 _CPU_FLAG = {2048: "pse", 1 << 20: "pdpe1gb"}
 
@@ -63,42 +61,62 @@ def size_problem(size_kb: int, facts: Facts) -> tuple[str, str] | None:
     return "pool_directory_missing", text
 
 
-def check_fit(pools: Pools, facts: Facts, floor: Mapping[int, int], judge: Judge) -> dict[str, dict[str, int]]:
-    """Refuse what does not fit on a node; return the budget in bytes of each node whose memory is known."""
+def check_fit(
+    pools: Pools, facts: Facts, floor: Mapping[int, int], ours_kb: Iterable[int], judge: Judge
+) -> dict[str, dict[str, int]]:
+    """Refuse what does not fit on a node; return the budget in bytes of each node whose memory is known.
+
+    Pages that are reserved now count too, unless their size is planned or one of OURS_KB, the recorded sizes.
+    """
+    others = foreign_pages(facts.topology, {*pools, *ours_kb})
     budget = {}
     nodes = sorted({node for counts in pools.values() for node in counts})
     for number in nodes:
         node = facts.topology.node(number)
-        pages = sum(counts.get(number, 0) * size_kb * 1024 for size_kb, counts in pools.items())
         if node is None or node.has_memory is False:
             continue
+        pages = sum(counts.get(number, 0) * size_kb * 1024 for size_kb, counts in pools.items())
         if node.memory_bytes is None:
             if pages:
                 judge.note("memory_unknown", _VARIABLE, f"the memory of node {number} is not known: not checked")
             continue
-        left = node.memory_bytes - pages - floor[number]
+        foreign = others.get(number, 0)
+        left = node.memory_bytes - foreign - pages - floor[number]
         budget[str(number)] = {
             "memory_bytes": node.memory_bytes,
             "pages_bytes": pages,
             "floor_bytes": floor[number],
+            "foreign_bytes": foreign,
             "left_bytes": left,
         }
         if pages and left < 0:
-            _refuse_node(number, pages, node.memory_bytes, floor[number], pools, judge)
+            _refuse_node(number, budget[str(number)], pools, judge)
         _check_slots(number, pools, facts, judge)
     return budget
 
 
-def _refuse_node(number: int, pages: int, memory: int, floor: int, pools: Pools, judge: Judge) -> None:
-    room = max(memory - floor, 0)
+def foreign_pages(topology: Topology, ours_kb: Iterable[int]) -> dict[int, int]:
+    """Bytes per node in persistent huge pages of sizes other than OURS_KB, as the kernel shows them now."""
+    ours = {f"{size}kB" for size in ours_kb}
+    found = {}
+    for node in topology.nodes:
+        rows = [(int(name[:-2]), row) for name, row in node.pools.items() if name not in ours]
+        found[node.id] = sum(size * 1024 * max(row.get("total", 0) - row.get("surplus", 0), 0) for size, row in rows)
+    return found
+
+
+def _refuse_node(number: int, row: Mapping[str, int], pools: Pools, judge: Judge) -> None:
+    room = max(row["memory_bytes"] - row["foreign_bytes"] - row["floor_bytes"], 0)
     wants = " and ".join(
         f"{counts[number]} of {format_size(size_kb)}" for size_kb, counts in pools.items() if counts.get(number)
     )
+    taken = f", {_mib(row['foreign_bytes'])} are in huge pages of other sizes" if row["foreign_bytes"] else ""
     text = (
-        f"node {number}: {wants} pages are {_mib(pages)}, the node has {_mib(memory)} and "
-        f"{_mib(floor)} stay free (firsttouch_reserve_floor_bytes), so at most {_mib(room)} fit; ask for fewer pages"
+        f"node {number}: {wants} pages are {_mib(row['pages_bytes'])}, the node has {_mib(row['memory_bytes'])}{taken} "
+        f"and {_mib(row['floor_bytes'])} stay free (firsttouch_reserve_floor_bytes), so at most {_mib(room)} fit; "
+        "ask for fewer pages"
     )
-    details = {"node": number, "asked": pages, "available": room, "memory_bytes": memory, "floor_bytes": floor}
+    details = {"node": number, "asked": row["pages_bytes"], "available": room, **row}
     judge.refuse("pages_exceed_node", _VARIABLE, text, **details)
 
 
@@ -109,7 +127,7 @@ def _mib(number: int) -> str:
 def _check_slots(number: int, pools: Pools, facts: Facts, judge: Judge) -> None:
     for size_kb, counts in pools.items():
         asked = counts.get(number, 0)
-        if size_kb < _SLOT_SIZE_KB or not asked:
+        if size_kb < SLOT_SIZE_KB or not asked:
             continue
         slots, how = usable_slots(number, size_kb, facts)
         room = max(slots - 1, 0)
@@ -126,22 +144,26 @@ def _check_slots(number: int, pools: Pools, facts: Facts, judge: Judge) -> None:
 def usable_slots(number: int, size_kb: int, facts: Facts) -> tuple[int, str]:
     """Aligned ranges of SIZE_KB on a node that boot leaves free, and what the number rests on.
 
-    From the zone spans: a slot with the first page frame holds the kernel's low memory, the last one the node's
-    memory map (allocated from the top down) unless the memory above it takes that; holes cost what they may hit.
+    Ranges that are memory throughout, without the one at physical 0, those of the crash kernel, and the last one
+    unless the memory above it holds the node's memory map, which is allocated from the top down. Where the kernel
+    itself sits now says nothing about the next boot, so it does not count here.
     """
     node = facts.topology.node(number)
     memory = (node.memory_bytes if node else None) or 0
     page = facts.topology.page_size_bytes or 4096
-    spans = _joined(facts.spans.get(number, ()))
-    if not spans:
-        return max(memory // (size_kb * 1024) - 1, 0), "estimated from its memory: /proc/zoneinfo has no spans"
     slot = size_kb * 1024 // page
-    total = sum(_whole(span, slot) for span in spans)
-    last = spans[-1]
+    spans = _joined(facts.spans.get(number, ()))
+    known = facts.windows.get(size_kb, {}).get(number)
+    if known is None and not spans:
+        return max(memory // (size_kb * 1024) - 1, 0), "estimated from its memory: its physical ranges are not known"
+    total = known if known is not None else sum(_whole(span, slot) for span in spans)
     map_pages = 2 * sum(span.present for span in spans) * _STRUCT_PAGE // page
-    if last.end % slot < map_pages and _whole(last, slot):
+    if not spans or spans[-1].end % slot < map_pages:
         total -= 1
-    return max(total, 0), "from /proc/zoneinfo"
+    for start, end in facts.crash:
+        if any(span.start * page <= start < span.end * page for span in spans):
+            total -= (end - 1) // (size_kb * 1024) - start // (size_kb * 1024) + 1
+    return max(total, 0), "from /proc/iomem" if known is not None else "from /proc/zoneinfo"
 
 
 def _whole(span: Span, slot: int) -> int:

@@ -19,7 +19,6 @@ from ._topology import Topology, even_split
 
 VARIABLE = "hugepages"
 METHODS = ("auto", "cmdline", "unit")
-_NATURAL_DEFAULT_KB = {"x86_64": 2048, "i686": 2048, "i386": 2048}
 
 
 @dataclass(frozen=True)
@@ -32,11 +31,15 @@ class Request:
     per_node: Mapping[int, int] | None
 
 
-def plan_pools(intent: Mapping[str, Any], facts: Facts, floors: Mapping[int, int], judge: Judge) -> dict[str, Any]:
+def plan_pools(
+    intent: Mapping[str, Any], facts: Facts, floors: Mapping[int, int], recorded: Iterable[int], judge: Judge
+) -> dict[str, Any]:
     """The part of the hugepages section that `hugepages` and `hugepages_method` decide.
 
-    FLOORS are the bytes per node that stay free of pages. Refusals go to JUDGE; the result is then of no use.
+    FLOORS are the bytes per node that stay free of pages, RECORDED the sizes in kB of the pools that are ours
+    already. Refusals go to JUDGE; the result is then of no use.
     """
+    before = len(judge.refusals)
     method = intent.get("hugepages_method") or "auto"
     if method not in METHODS:
         judge.refuse("bad_value", "hugepages_method", f"{method!r} is not one of {', '.join(METHODS)}")
@@ -47,9 +50,9 @@ def plan_pools(intent: Mapping[str, Any], facts: Facts, floors: Mapping[int, int
             table = pools.setdefault(request.size_kb, {})
             table[node] = table.get(node, 0) + count
     check_sizes(pools, facts, judge)
-    budget = check_fit(pools, facts, floors, judge)
-    if judge.refusals or not pools:
-        return {}
+    budget = check_fit(pools, facts, floors, recorded, judge)
+    if len(judge.refusals) > before or not pools:
+        return {"pools": _rows(pools)}
     return {**_means(method, pools, facts, judge), "pools": _rows(pools), "budget": budget}
 
 
@@ -159,6 +162,13 @@ def _rows(pools: Mapping[int, Mapping[int, int]]) -> list[dict[str, Any]]:
 def _means(method: str, pools: Mapping[int, Mapping[int, int]], facts: Facts, judge: Judge) -> dict[str, Any]:
     """Method, default size, boot arguments and units."""
     default = next(iter(pools))
+    natural = facts.kernels[0].facts.default_huge_kb if facts.kernels else None
+    if natural not in (None, default):
+        text = (
+            f"the first pool makes {format_size(default)} the default huge page size of this host instead of "
+            f"{format_size(natural or 0)}; programs and sysctls that name no size then mean that one"
+        )
+        judge.note("default_size_changes", VARIABLE, text)
     many = len(memory_nodes(facts.topology)) > 1
     lacking = [kernel for kernel in facts.kernels if not kernel.node_format]
     proven = bool(facts.kernels) and not lacking
@@ -171,7 +181,7 @@ def _means(method: str, pools: Mapping[int, Mapping[int, int]], facts: Facts, ju
         return {"method": method, "default_size": format_size(default), "tokens": tokens, "units": {}}
     rows = [{"size_kb": size, "nodes": _given(nodes)} for size, nodes in pools.items() if any(nodes.values())]
     units = {_systemd.HUGEPAGES_SERVICE: _systemd.render_hugepages_service(rows)} if rows else {}
-    tokens = _size_tokens(pools, facts.topology.arch)
+    tokens = _size_tokens(pools, natural)
     return {"method": method, "default_size": format_size(default), "tokens": tokens, "units": units}
 
 
@@ -206,13 +216,13 @@ def pool_tokens(pools: Mapping[int, Mapping[int, int]], per_node: bool) -> list[
     return tokens
 
 
-def _size_tokens(sizes: Iterable[int], arch: str | None) -> list[str]:
+def _size_tokens(sizes: Iterable[int], natural: int | None) -> list[str]:
     """What the kernel must know at boot where a unit reserves the pages: the default and the sizes besides it.
 
-    Decided by the architecture and not by what runs, or the arguments would vanish once they are in force.
+    NATURAL is the default of the architecture and not of what runs, or the arguments would vanish once they are
+    in force.
     """
     ordered = list(sizes)
-    natural = _NATURAL_DEFAULT_KB.get(arch or "")
     tokens = [] if ordered[0] == natural else [f"default_hugepagesz={format_size(ordered[0])}"]
     return tokens + [f"hugepagesz={format_size(size)}" for size in ordered if size not in (natural, ordered[0])]
 

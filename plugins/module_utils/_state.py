@@ -18,7 +18,7 @@ from typing import Any
 
 from . import _files
 from ._intent import SECTIONS
-from ._plan import SCHEMA, compose
+from ._plan_document import SCHEMA, compose, significant
 from ._sysctl import normalize
 from ._tree import Tree
 
@@ -92,16 +92,6 @@ def merge(recorded: Mapping[str, Any] | None, plan: Mapping[str, Any], sections:
     if recorded and significant(candidate) == significant(recorded):
         return recorded
     return compose({**document, "sections": merged, "owned": _still_there(owned, root)})
-
-
-def significant(document: Any) -> Any:
-    """DOCUMENT without the figures that differ from boot to boot and decide nothing."""
-    volatile = ("host", "memory_bytes", "budget", "predicted_bytes", "orphaned")
-    if isinstance(document, Mapping):
-        return {key: significant(value) for key, value in document.items() if key not in volatile}
-    if isinstance(document, list):
-        return [significant(value) for value in document]
-    return document
 
 
 def _still_there(owned: Mapping[str, Any], root: str) -> dict[str, Any]:

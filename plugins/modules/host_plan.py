@@ -128,12 +128,8 @@ refusals:
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.firsttouch.host.plugins.module_utils._intent import SECTIONS
-from ansible_collections.firsttouch.host.plugins.module_utils._plan import (
-    facts_for,
-    make_plan,
-    named_groups,
-    unit_changes,
-)
+from ansible_collections.firsttouch.host.plugins.module_utils._plan import facts_for, make_plan
+from ansible_collections.firsttouch.host.plugins.module_utils._plan_document import named_groups, unit_rows
 from ansible_collections.firsttouch.host.plugins.module_utils._state import StateError, read_plan
 
 
@@ -170,14 +166,14 @@ def main():
             notes=result.notes,
             intent_given=intent,
         )
-    units, gone = unit_changes(result.plan)
+    units, gone = unit_rows(result.plan, facts)
     module.exit_json(
         changed=False,
         plan=result.plan,
         planned=sections,
         intent_given=intent,
         groups=named_groups(result.plan),
-        units=[{"name": name, "content": text, "enabled": True} for name, text in units.items()],
+        units=units,
         units_absent=gone,
         notes=result.notes,
     )
