@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 
 from . import (
     _checks_boot,
@@ -17,6 +19,8 @@ from . import (
     _checks_units,
 )
 from ._checks_host import Check, Context, answered
+from ._intent import CONCERNS as CONCERN_VARIABLES
+from ._intent import PREFIX
 from ._verdict import LAYERS, Result
 
 CHECKS: tuple[Check, ...] = (
@@ -53,6 +57,7 @@ def run(ctx: Context, layers: Collection[str] = LAYERS, concerns: Collection[str
 
 
 def _run(ctx: Context, layers: Collection[str], concerns: Collection[str]) -> Iterator[Result]:
+    orphaned = _orphaned(ctx)
     for check in CHECKS:
         if not set(check.layers) & set(layers):
             continue
@@ -60,4 +65,22 @@ def _run(ctx: Context, layers: Collection[str], concerns: Collection[str]) -> It
             continue
         for result in answered(check, ctx):
             if result.layer in layers and (not concerns or result.concern in concerns):
-                yield result
+                yield _unasked(result, orphaned)
+
+
+def _orphaned(ctx: Context) -> frozenset[str]:
+    """The variables that are not set any more although the plan still holds what they asked for."""
+    sections = (ctx.plan.get("sections") or {}).values()
+    names = [name for section in sections if section for name in section.get("orphaned") or []]
+    return frozenset(f"{PREFIX}{name}" for name in names)
+
+
+def _unasked(result: Result, orphaned: frozenset[str]) -> Result:
+    """RESULT, a failure being a warning when every variable that would mend it is orphaned."""
+    if result.status != "fail" or not orphaned:
+        return result
+    concerns = {PREFIX + name for names in CONCERN_VARIABLES.values() for name in names}
+    named = set(re.findall(rf"{PREFIX}\w+", result.remedy)) & concerns
+    if not named or named - orphaned:
+        return result
+    return replace(result, status="warn", intended=False)

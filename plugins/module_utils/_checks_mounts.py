@@ -9,7 +9,7 @@ import stat
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ._checks_host import HUGEPAGES, MOUNTS, Check, Context, Unreadable
+from ._checks_host import MOUNTS, Check, Context, Unreadable
 from ._mounts import SOURCES, Mount, parse_mounts, size_bytes
 from ._sysctl_judge import memory_facts
 from ._verdict import Result, judge, skipped
@@ -173,26 +173,4 @@ def _name(ctx: Context, number: int, database: str) -> str:
     return names[0] if names else str(number)
 
 
-def check_mount_for_size(ctx: Context) -> Iterator[Result]:
-    """A pool without a hugetlbfs mount of its size is reached only by memfd and MAP_HUGETLB."""
-    mounts = read_mounts(ctx)
-    if mounts is None:
-        return
-    sizes = {mount.page_size for mount in mounts if not mount.covered}
-    for pool in ctx.section("hugepages").get("pools") or []:
-        yield judge(
-            f"hugepages.mount_for_size.{pool['size']}",
-            "running",
-            pool["size"],
-            pool["size"] if int(pool["size_kb"]) * 1024 in sizes else None,
-            reason="no_mount_for_size",
-            source=_MOUNTINFO,
-            remedy=f"Name a mount with page size {pool['size']} in {MOUNTS} if a consumer of {HUGEPAGES} opens files.",
-            intended=False,
-        )
-
-
-CHECKS = (
-    Check("hugepages.mount", ("running",), check_mounts, lambda ctx: bool(_planned(ctx))),
-    Check("hugepages.mount_for_size", ("running",), check_mount_for_size, lambda ctx: False),
-)
+CHECKS = (Check("hugepages.mount", ("running",), check_mounts, lambda ctx: bool(_planned(ctx))),)

@@ -79,18 +79,16 @@ def check_groups(ctx: Context) -> Iterator[Result]:
         )
     if starved:
         return
-    config = ctx.facts().config
-    source = f"/boot/config-{ctx.facts().release}"
-    if config is None:
+    built_in, source = _sched.rt_group_sched(ctx.root, ctx.facts().release or "")
+    if built_in is None:
         yield skipped(identity, "running", "not_available", source=source, intended=False)
         return
-    value = config.get("CONFIG_RT_GROUP_SCHED", "n")
     yield judge(
         identity,
         "running",
         None,
-        f"CONFIG_RT_GROUP_SCHED={value}",
-        good=value != "y",
+        f"CONFIG_RT_GROUP_SCHED={'y' if built_in else 'n'}",
+        good=not built_in,
         reason="rt_group_sched",
         source=source,
         remedy="RT group scheduling is built in: every group that runs SCHED_FIFO threads needs a budget of its own.",

@@ -34,9 +34,9 @@ def _variable(ctx: Context, key: str) -> str:
     return EXTRA_FREE if extra and key == "vm.watermark_scale_factor" else VM_SYSCTLS
 
 
-def _identity(ctx: Context, key: str) -> str:
+def _identity(ctx: Context, kind: str, key: str) -> str:
     concern = "rt_scheduling" if _variable(ctx, key) == RT_RUNTIME else "vm_sysctls"
-    return f"{concern}.sysctl.{key}"
+    return f"{concern}.{kind}.{key}"
 
 
 def resolution(ctx: Context) -> _sysctl.Resolution:
@@ -67,7 +67,7 @@ def check_live(ctx: Context) -> Iterator[Result]:
     """The running value of every sysctl of the plan; a key the kernel lacks is wrong, one we may not read is unknown."""
     for key, wanted in sorted(_planned(ctx).items()):
         live = _sysctl.read_live(ctx.root, key)
-        identity, variable = _identity(ctx, key), _variable(ctx, key)
+        identity, variable = _identity(ctx, "sysctl", key), _variable(ctx, key)
         path = "/proc/sys/" + _sysctl.normalize(key)
         if live.state == "unknown_key":
             remedy = f"This kernel has no {key}: remove it from {variable}."
@@ -108,7 +108,7 @@ def check_winner(ctx: Context) -> Iterator[Result]:
     """The file and line whose value systemd-sysctl leaves at the next boot, and what `sysctl --system` would leave."""
     for key, wanted in sorted(_planned(ctx).items()):
         files, slash = resolution(ctx), _sysctl.normalize(key)
-        identity, variable = _identity(ctx, key), _variable(ctx, key)
+        identity, variable = _identity(ctx, "next_boot", key), _variable(ctx, key)
         if files.unreadable:
             path, why = min(files.unreadable.items())
             yield skipped(identity, "next_boot", why.replace(" ", "_"), expected=wanted, source=path)
@@ -131,7 +131,7 @@ def check_winner(ctx: Context) -> Iterator[Result]:
         last = procps.zeroed_by or procps.by
         if last and procps.value is not None and not _sysctl.same_value(wanted, procps.value):
             yield judge(
-                f"{identity}.procps",
+                _identity(ctx, "procps", key),
                 "configured",
                 wanted,
                 procps.value,
@@ -140,16 +140,16 @@ def check_winner(ctx: Context) -> Iterator[Result]:
                 remedy=f"`sysctl --system` would undo {variable}: take the line out of that file.",
                 soft=True,
             )
-        yield from _other_writers(ctx, identity, slash, wanted, variable)
+        yield from _other_writers(ctx, slash, wanted, variable)
 
 
-def _other_writers(ctx: Context, identity: str, slash: str, wanted: str, variable: str) -> Iterator[Result]:
+def _other_writers(ctx: Context, slash: str, wanted: str, variable: str) -> Iterator[Result]:
     """Daemons that set the key again after systemd-sysctl; the command line sets it before and does not matter."""
     for item in _foreign(ctx):
         late = item.writer != "kernel_command_line"
         if late and item.key == slash and not _sysctl.same_value(wanted, item.value):
             yield judge(
-                f"{identity}.{item.writer}",
+                _identity(ctx, item.writer, _sysctl.dotted(slash)),
                 "configured",
                 wanted,
                 item.value,

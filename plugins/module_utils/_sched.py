@@ -8,6 +8,7 @@ Linux 6.12), cgroup-v2.rst ("CPU"), sched(7).
 from __future__ import annotations
 
 import errno
+import gzip
 import json
 import os
 import select
@@ -125,6 +126,19 @@ def _own_cgroup() -> str:
         if not controllers or "cpu" in controllers.split(","):
             return path
     return ""
+
+
+def rt_group_sched(root: str, release: str) -> tuple[bool | None, str]:
+    """(whether kernel RELEASE was built with RT group scheduling, the file that says so); None: no file says.
+
+    Raises OSError.
+    """
+    for path in (f"/boot/config-{release}", f"/lib/modules/{release}/config", "/proc/config.gz"):
+        data = _files.read_bytes(root, path)
+        if data is not None:
+            text = gzip.decompress(data) if path.endswith(".gz") else data
+            return b"\nCONFIG_RT_GROUP_SCHED=y\n" in b"\n" + text + b"\n", path
+    return None, f"/boot/config-{release}"
 
 
 FAIR_SERVER_DIR = "/sys/kernel/debug/sched/fair_server"

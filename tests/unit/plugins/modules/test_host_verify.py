@@ -1,0 +1,515 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""host_verify on a recorded host: right as planned, then broken in one way at a time."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any, Callable
+
+import pytest
+import verified_host as vh
+from support import put, run_module
+
+UNIT = "/etc/systemd/system/dev-hugepages\\x2dft.mount"
+WANTS = "/etc/systemd/system/multi-user.target.wants/dev-hugepages\\x2dft.mount"
+VOCABULARY = Path(__file__).resolve().parents[4] / "roles" / "_plan" / "defaults" / "main.yml"
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Path:
+    vh.provisioned_host(tmp_path)
+    return tmp_path
+
+
+def verify(root: Path, **args: Any) -> dict[str, Any]:
+    return run_module("host_verify", {"sysroot": str(root), **args})
+
+
+def by_id(result: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    rows = {row["id"]: row for row in result["results"]}
+    assert len(rows) == len(result["results"]), "two results have one id"
+    return rows
+
+
+def of_status(result: dict[str, Any], *statuses: str) -> list[str]:
+    return [row["id"] for row in result["results"] if row["status"] in statuses]
+
+
+def replace(root: Path, path: str, old: str, new: str) -> None:
+    text = (root / path.lstrip("/")).read_text()
+    assert old in text
+    put(root, path, text.replace(old, new))
+
+
+def remove(root: Path, path: str) -> None:
+    (root / path.lstrip("/")).unlink()
+
+
+def test_a_host_as_planned_passes(host: Path) -> None:
+    result = verify(host)
+    assert of_status(result, "fail", "warn", "error") == []
+    assert (result["verdict"], result["ok"], result["changed"]) == ("pass", True, False)
+    assert {row["layer"] for row in result["results"] if row["status"] == "pass"} == {
+        "configured",
+        "next_boot",
+        "running",
+    }
+
+
+def test_offline_nothing_is_measured(host: Path) -> None:
+    row = by_id(verify(host))["rt_scheduling.fifo"]
+    assert (row["status"], row["reason"], row["layer"]) == ("not_evaluated", "offline", "measured")
+
+
+# what is broken: (how, {id: (status, reason)} that must be among the answers)
+Break = Callable[[Path], object]
+Expected = dict[str, tuple[str, str]]
+BROKEN: dict[str, tuple[Break, Expected]] = {
+    "one page short on one node": (
+        lambda root: vh.pool(root, 1, "2048kB", 159),
+        {
+            "hugepages.pool.2M": ("fail", "allocation_short"),
+            "hugepages.pool.2M.node1": ("fail", "allocation_short"),
+            "hugepages.pool.2M.node0": ("pass", ""),
+        },
+    ),
+    "the total is right, the nodes are not": (
+        lambda root: (vh.pool(root, 0, "2048kB", 160), vh.pool(root, 1, "2048kB", 100)),
+        {
+            "hugepages.pool.2M": ("pass", ""),
+            "hugepages.pool.2M.node0": ("fail", "wrong_node"),
+            "hugepages.pool.2M.node1": ("fail", "wrong_node"),
+        },
+    ),
+    "surplus pages fill the pool": (
+        lambda root: vh.pool(root, 0, "2048kB", 100, surplus=20),
+        {"hugepages.pool.2M.node0": ("fail", "surplus_counted")},
+    ),
+    "a page on a node where none was asked": (
+        lambda root: vh.pool(root, 0, "1048576kB", 1),
+        {"hugepages.pool.1G.node0": ("fail", "more_than_asked")},
+    ),
+    "the kernel has no 1G pool": (
+        lambda root: [
+            [file.unlink() for file in path.iterdir()] and path.rmdir()
+            for path in [
+                root / "sys/kernel/mm/hugepages/hugepages-1048576kB",
+                *(root / f"sys/devices/system/node/node{n}/hugepages/hugepages-1048576kB" for n in (0, 1)),
+            ]
+        ],
+        {"hugepages.pool.1G": ("fail", "pool_directory_missing")},
+    ),
+    "not mounted": (
+        lambda root: replace(root, "/proc/self/mountinfo", vh.MOUNT + "\n", ""),
+        {
+            "hugepages.mount./dev/hugepages-ft": ("fail", "not_mounted"),
+            "units.dev-hugepages\\x2dft.mount.active": ("fail", "inactive"),
+        },
+    ),
+    "mounted twice": (
+        lambda root: replace(root, "/proc/self/mountinfo", vh.MOUNT, f"{vh.MOUNT}\n{vh.MOUNT}"),
+        {"hugepages.mount./dev/hugepages-ft.stacked": ("fail", "stacked_mount")},
+    ),
+    "covered by a tmpfs": (
+        lambda root: replace(
+            root,
+            "/proc/self/mountinfo",
+            vh.MOUNT,
+            f"{vh.MOUNT}\n42 25 0:34 / /dev/hugepages-ft rw - tmpfs none rw",
+        ),
+        {"hugepages.mount./dev/hugepages-ft.stacked": ("fail", "stacked_mount")},
+    ),
+    "mounted with another page size": (
+        lambda root: replace(root, "/proc/self/mountinfo", "pagesize=2M", "pagesize=1024M"),
+        {"hugepages.mount./dev/hugepages-ft.page_size": ("fail", "wrong_value")},
+    ),
+    "mounted without the group, the mode and the limit": (
+        lambda root: replace(root, "/proc/self/mountinfo", ",gid=990,mode=770,pagesize=2M,size=209715200", ""),
+        {
+            "hugepages.mount./dev/hugepages-ft.group": ("fail", "wrong_value"),
+            "hugepages.mount./dev/hugepages-ft.mode": ("fail", "wrong_value"),
+            "hugepages.mount./dev/hugepages-ft.size": ("fail", "wrong_value"),
+            "hugepages.mount./dev/hugepages-ft.page_size": ("pass", ""),
+        },
+    ),
+    "the group does not exist": (
+        lambda root: put(root, "/etc/group", "root:x:0:\n"),
+        {"hugepages.mount./dev/hugepages-ft.group": ("fail", "unknown_name")},
+    ),
+    "the unit was edited": (
+        lambda root: replace(root, UNIT, "pagesize=2M", "pagesize=1G"),
+        {"units.dev-hugepages\\x2dft.mount.file": ("fail", "changed_by_hand")},
+    ),
+    "the unit is not enabled": (
+        lambda root: remove(root, WANTS),
+        {"units.dev-hugepages\\x2dft.mount.enabled": ("fail", "not_enabled")},
+    ),
+    "the unit is masked": (
+        lambda root: (remove(root, UNIT), (root / UNIT.lstrip("/")).symlink_to("/dev/null")),
+        {"units.dev-hugepages\\x2dft.mount.masked": ("fail", "masked")},
+    ),
+    "the unit has a drop-in": (
+        lambda root: put(root, f"{UNIT}.d/override.conf", "[Mount]\nOptions=pagesize=1G\n"),
+        {"units.dev-hugepages\\x2dft.mount.dropins": ("warn", "overridden_by")},
+    ),
+    "nothing is isolated": (
+        lambda root: put(root, f"{vh.CPU}/isolated", "\n"),
+        {
+            "cpu_isolation.isolated": ("fail", "kernel_refused"),
+            "boot.accepted.isolated": ("fail", "kernel_refused"),
+        },
+    ),
+    "the tick runs everywhere": (
+        lambda root: put(root, f"{vh.CPU}/nohz_full", " (null)\n"),
+        {"cpu_isolation.nohz_full": ("fail", "kernel_refused")},
+    ),
+    "new interrupts go to isolated CPUs": (
+        lambda root: put(root, "/proc/irq/default_smp_affinity", "00000000,0000000f\n"),
+        {"cpu_isolation.default_irq_affinity": ("fail", "kernel_refused")},
+    ),
+    "half a core is isolated": (
+        lambda root: [put(root, f"{vh.CPU}/cpu{n}/topology/thread_siblings_list", "0-1\n") for n in (0, 1)],
+        {"cpu_isolation.half_cores": ("fail", "split_core")},
+    ),
+    "a sysctl was changed": (
+        lambda root: put(root, "/proc/sys/vm/swappiness", "60\n"),
+        {
+            "vm_sysctls.sysctl.vm.swappiness": ("fail", "live_differs"),
+            "vm_sysctls.next_boot.vm.swappiness": ("pass", ""),
+        },
+    ),
+    "the kernel lacks the key": (
+        lambda root: remove(root, "/proc/sys/vm/swappiness"),
+        {"vm_sysctls.sysctl.vm.swappiness": ("fail", "unknown_key")},
+    ),
+    "another file wins at the next boot": (
+        lambda root: put(root, "/etc/sysctl.d/zzz-vendor.conf", "# vendor\nvm.swappiness = 10\n"),
+        {
+            "vm_sysctls.sysctl.vm.swappiness": ("pass", ""),
+            "vm_sysctls.next_boot.vm.swappiness": ("fail", "overridden_by"),
+        },
+    ),
+    "the counterpart zeroes a ratio": (
+        lambda root: (
+            put(root, "/etc/sysctl.d/zzz-vendor.conf", "vm.dirty_bytes = 1048576\n"),
+            put(root, "/proc/sys/vm/dirty_ratio", "0\n"),
+            put(root, "/proc/sys/vm/dirty_bytes", "1048576\n"),
+        ),
+        {
+            "vm_sysctls.sysctl.vm.dirty_ratio": ("fail", "counterpart_set"),
+            "vm_sysctls.next_boot.vm.dirty_ratio": ("fail", "counterpart_set"),
+        },
+    ),
+    "our sysctl file is masked": (
+        lambda root: (remove(root, vh.SYSCTL), (root / vh.SYSCTL.lstrip("/")).symlink_to("/dev/null")),
+        {"vm_sysctls.next_boot.vm.swappiness": ("fail", "not_configured")},
+    ),
+    "procps would undo it": (
+        lambda root: put(root, "/etc/sysctl.conf", "vm.swappiness=30\n"),
+        {"vm_sysctls.procps.vm.swappiness": ("warn", "procps_overrides")},
+    ),
+    "tuned sets it too": (
+        lambda root: (
+            put(root, "/etc/tuned/active_profile", "mine\n"),
+            put(root, "/etc/tuned/mine/tuned.conf", "[sysctl]\nvm.swappiness=40\n"),
+        ),
+        {"vm_sysctls.tuned.vm.swappiness": ("warn", "foreign_owner")},
+    ),
+    "a file sets vm.nr_hugepages": (
+        lambda root: put(root, "/etc/sysctl.d/10-old.conf", "vm.nr_hugepages = 40\n"),
+        {"hugepages.sysctl.vm.nr_hugepages": ("fail", "nr_hugepages_in_sysctl")},
+    ),
+    "the watermarks moved together": (
+        lambda root: replace(root, "/proc/zoneinfo", "low      11000", "low      1100"),
+        {"vm_sysctls.watermark_distance": ("fail", "watermark_short")},
+    ),
+    "RT throttling is off": (
+        lambda root: put(root, "/proc/sys/kernel/sched_rt_runtime_us", "-1\n"),
+        {
+            "rt_scheduling.sysctl.kernel.sched_rt_runtime_us": ("fail", "live_differs"),
+            "rt_scheduling.throttling": ("fail", "rt_throttling_off"),
+        },
+    ),
+    "a cgroup without RT time": (
+        lambda root: (
+            put(root, "/sys/fs/cgroup/cpu/cpu.rt_runtime_us", "950000\n"),
+            put(root, "/sys/fs/cgroup/cpu/docker/cpu.rt_runtime_us", "0\n"),
+        ),
+        {
+            "rt_scheduling.sysctl.kernel.sched_rt_runtime_us": ("pass", ""),
+            "rt_scheduling.groups./docker": ("warn", "rt_group_zero"),
+        },
+    ),
+    "RT group scheduling under cgroup v2": (
+        lambda root: put(root, f"/boot/config-{vh.RELEASE}", "CONFIG_NO_HZ_FULL=y\nCONFIG_CPU_ISOLATION=y\nCONFIG_RT_GROUP_SCHED=y\n"),
+        {"rt_scheduling.groups": ("warn", "rt_group_sched")},
+    ),
+    "the fair server takes another share": (
+        lambda root: (
+            put(root, "/sys/kernel/debug/sched/fair_server/cpu0/runtime", "200000000\n"),
+            put(root, "/sys/kernel/debug/sched/fair_server/cpu0/period", "1000000000\n"),
+        ),
+        {"rt_scheduling.fair_server": ("warn", "fair_server_differs")},
+    ),
+    "THP always": (
+        lambda root: put(root, "/sys/kernel/mm/transparent_hugepage/enabled", "[always] madvise never\n"),
+        {"thp.mode": ("warn", "thp_always")},
+    ),
+    "NUMA balancing": (
+        lambda root: put(root, "/proc/sys/kernel/numa_balancing", "1\n"),
+        {"numa_balancing.mode": ("warn", "numa_balancing_on")},
+    ),
+    "swap": (
+        lambda root: put(root, "/proc/swaps", "Filename Type Size Used Priority\n/swapfile file 1 0 -2\n"),
+        {"memory.swap": ("warn", "swap_active")},
+    ),
+    "no memory left": (
+        lambda root: replace(root, "/proc/meminfo", "MemAvailable: 3500000", "MemAvailable: 76000"),
+        {"memory.available": ("fail", "memory_short")},
+    ),
+    "little memory left": (
+        lambda root: replace(root, "/proc/meminfo", "MemAvailable: 3500000", "MemAvailable: 500000"),
+        {"memory.available": ("warn", "memory_short")},
+    ),
+    "a section that no variable asks for": (
+        lambda root: _edit_plan(root, lambda plan: plan["sections"]["hugepages"].update(orphaned=["hugepages"])),
+        {"plan.orphaned.hugepages": ("warn", "orphaned")},
+    ),
+    "pages of a size that nobody planned": (
+        lambda root: vh.pool(root, 0, "64kB", 3) or vh.pool(root, 1, "64kB", 0),
+        {"hugepages.other_pool.64kB": ("warn", "foreign_owner")},
+    ),
+}
+
+
+def _edit_plan(root: Path, edit: Callable[[dict[str, Any]], object]) -> None:
+    path = root / "etc/firsttouch/plan.json"
+    plan = json.loads(path.read_text())
+    edit(plan)
+    path.write_text(json.dumps(plan))
+
+
+@pytest.mark.parametrize("name", sorted(BROKEN))
+def test_broken_in_one_way(host: Path, name: str) -> None:
+    how, expected = BROKEN[name]
+    how(host)
+    result = verify(host)
+    rows = by_id(result)
+    assert {key: (rows[key]["status"], rows[key]["reason"]) for key in expected if key in rows} == expected
+    failed = any(status == "fail" for status, _reason in expected.values())
+    assert (result["verdict"] == "fail") is failed
+    assert of_status(result, "error") == []
+    for row in result["results"]:
+        if row["status"] == "fail":
+            assert row["source"] or row["reason"] == "not_configured", row
+
+
+@pytest.mark.parametrize("name", sorted(BROKEN))
+def test_every_failure_is_mended_by_a_variable_that_exists(host: Path, name: str) -> None:
+    known = set(re.findall(r"^(firsttouch_\w+):", VOCABULARY.read_text(), re.MULTILINE))
+    BROKEN[name][0](host)
+    for row in verify(host)["results"]:
+        named = set(re.findall(r"firsttouch_\w+", row["remedy"]))
+        assert named <= known, row
+        assert named or row["status"] != "fail", row
+
+
+def test_variables_named_anywhere_in_the_checks_exist() -> None:
+    known = set(re.findall(r"^(firsttouch_\w+):", VOCABULARY.read_text(), re.MULTILINE))
+    utils = VOCABULARY.parents[3] / "plugins" / "module_utils"
+    for path in utils.glob("_checks*.py"):
+        assert set(re.findall(r'"(firsttouch_\w+)"', path.read_text())) <= known, path.name
+
+
+def test_the_source_is_file_and_line(host: Path) -> None:
+    put(host, "/etc/sysctl.d/zzz-vendor.conf", "# vendor\n\nvm.swappiness = 10\n")
+    row = by_id(verify(host))["vm_sysctls.next_boot.vm.swappiness"]
+    assert row["source"] == "/etc/sysctl.d/zzz-vendor.conf:3"
+    assert (row["expected"], row["observed"]) == ("0", "10")
+
+
+def test_minus_one_is_a_value(host: Path) -> None:
+    plan = vh.plan_for(host, {"rt_runtime_us": -1})
+    put(host, "/proc/sys/kernel/sched_rt_runtime_us", "-1\n")
+    put(host, vh.SYSCTL, "kernel.sched_rt_runtime_us = -1\n")
+    result = verify(host, plan=plan)
+    rows = by_id(result)
+    assert rows["rt_scheduling.sysctl.kernel.sched_rt_runtime_us"]["status"] == "pass"
+    note = rows["rt_scheduling.throttling"]
+    assert (note["status"], note["reason"]) == ("pass", "rt_throttling_off")
+
+
+def test_an_unmanaged_concern_never_fails(host: Path) -> None:
+    remove(host, "/etc/firsttouch/plan.json")
+    plan = vh.plan_for(host, {"vm_sysctls": {"vm.swappiness": 0}})
+    put(host, f"{vh.CPU}/cpu0/topology/thread_siblings_list", "0-1\n")
+    put(host, f"{vh.CPU}/cpu1/topology/thread_siblings_list", "0-1\n")
+    put(host, "/proc/sys/kernel/sched_rt_runtime_us", "-1\n")
+    put(host, "/proc/irq/default_smp_affinity", "f\n")
+    rows = by_id(verify(host, plan=plan))
+    assert [key for key, row in rows.items() if row["status"] == "fail"] == []
+    for key in ("cpu_isolation.half_cores", "rt_scheduling.throttling", "cpu_isolation.default_irq_affinity"):
+        assert rows[key]["status"] == "warn", key
+
+
+def test_what_no_variable_asks_for_any_more_is_at_most_a_warning(host: Path) -> None:
+    vh.pool(host, 1, "2048kB", 0)
+    put(host, f"{vh.CPU}/isolated", "\n")
+    put(host, "/proc/sys/vm/swappiness", "60\n")
+    result = verify(host, intent={"vm_sysctls": {"vm.swappiness": 0}})
+    rows = by_id(result)
+    assert of_status(result, "fail") == ["vm_sysctls.sysctl.vm.swappiness"]
+    assert rows["hugepages.pool.2M.node1"]["status"] == "warn"
+    assert rows["cpu_isolation.isolated"]["status"] == "warn"
+    assert rows["plan.orphaned.hugepages"]["observed"] == ["firsttouch_hugepages", "firsttouch_hugetlbfs_mounts"]
+
+
+def test_without_plan_and_intent_nothing_is_ok(tmp_path: Path) -> None:
+    result = verify(vh.bare_host(tmp_path))
+    row = by_id(result)["plan.sections"]
+    assert (row["status"], row["reason"], row["source"]) == ("not_evaluated", "no_plan", "/etc/firsttouch/plan.json")
+    assert (result["ok"], result["verdict"]) == (False, "incomplete")
+
+
+def test_an_empty_tree_is_not_ok(tmp_path: Path) -> None:
+    plan = vh.plan_for(vh.bare_host(tmp_path / "host"), vh.INTENT)
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    result = verify(empty, plan=plan)
+    assert not result["ok"]
+    assert [row["id"] for row in result["results"] if row["intended"] and row["status"] == "pass"] == []
+    assert of_status(result, "error") == []
+
+
+def test_a_bare_host_fails_without_an_error(tmp_path: Path) -> None:
+    result = verify(vh.bare_host(tmp_path), intent=vh.INTENT)
+    assert result["verdict"] == "fail"
+    assert of_status(result, "error") == []
+    assert by_id(result)["hugepages.pool.2M.node1"]["observed"] == 0
+
+
+def test_the_intent_gives_the_same_answers_as_the_record(host: Path) -> None:
+    result, recorded = verify(host, intent=vh.INTENT), verify(host)
+    assert by_id(result)["plan.drift"]["status"] == "pass"
+    rest = [row for row in result["results"] if row["id"] != "plan.drift"]
+    assert rest == recorded["results"]
+
+
+def test_another_intent_than_the_record_is_drift(host: Path) -> None:
+    result = verify(host, intent={**vh.INTENT, "vm_sysctls": {"vm.swappiness": 1}})
+    row = by_id(result)["plan.drift"]
+    assert (row["status"], row["reason"], row["observed"]) == ("warn", "plan_drift", ["vm_sysctls"])
+    assert by_id(result)["vm_sysctls.sysctl.vm.swappiness"]["status"] == "fail"
+
+
+def test_an_intent_that_does_not_fit_is_an_error(host: Path) -> None:
+    result = verify(host, intent={"isolated_cpus": "0-99"})
+    assert result["failed"]
+    assert "firsttouch_isolated_cpus" in result["msg"]
+
+
+def test_a_record_that_is_no_json_is_an_error(host: Path) -> None:
+    put(host, "/etc/firsttouch/plan.json", "{")
+    result = verify(host)
+    assert (result["failed"], result["reason"]) == (True, "record_unreadable")
+
+
+def test_layers_and_concerns_are_filters(host: Path) -> None:
+    result = verify(host, layers=["running"], concerns=["rt_scheduling", "hugepages"])
+    assert {row["layer"] for row in result["results"]} == {"running"}
+    assert {row["concern"] for row in result["results"]} == {"rt_scheduling", "hugepages"}
+
+
+def test_fail_is_asked_for(host: Path) -> None:
+    vh.pool(host, 1, "2048kB", 159)
+    assert not verify(host).get("failed")
+    result = verify(host, fail=True)
+    assert (result["failed"], result["reason"]) == (True, "verification_failed")
+    assert "hugepages.pool.2M.node1" in result["msg"]
+    assert "159" in result["msg"]
+    assert result["results"]
+
+
+def test_warnings_fail_only_when_asked(host: Path) -> None:
+    put(host, "/proc/swaps", "Filename Type Size Used Priority\n/swapfile file 1 0 -2\n")
+    assert not verify(host, fail=True).get("failed")
+    assert verify(host, fail=True, fail_on=["fail", "warn"])["failed"]
+
+
+def test_a_check_that_breaks_is_an_error_and_ends_nothing(host: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ansible_collections.firsttouch.host.plugins.module_utils import _hugepages
+
+    def broken(root: str) -> Any:
+        raise KeyError("surprise")
+
+    whole = verify(host)
+    monkeypatch.setattr(_hugepages, "read_pools", broken)
+    result = verify(host, fail=True)
+    assert (result["verdict"], result["failed"]) == ("fail", True)
+    assert "surprise" in by_id(result)["hugepages.pool.read"]["observed"]
+    missing = {row["id"] for row in whole["results"]} - set(by_id(result))
+    assert all(key.startswith("hugepages.pool.") for key in missing)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to drop privileges")
+def test_what_an_unprivileged_user_cannot_read_is_not_evaluated(host: Path) -> None:
+    closed = ["/boot/grub/grub.cfg", "/proc/sys/vm/swappiness", vh.SYSCTL, "/proc/self/mountinfo"]
+    for directory in [host, *host.parents]:
+        if str(directory).startswith("/tmp/"):
+            directory.chmod(0o755)
+    for path in closed:
+        (host / path.lstrip("/")).chmod(0)
+    result = _as_nobody(lambda: verify(host))
+    rows = by_id(result)
+    assert result["verdict"] in ("fail", "incomplete")
+    assert of_status(result, "error") == []
+    for key, path in (
+        ("vm_sysctls.sysctl.vm.swappiness", "/proc/sys/vm/swappiness"),
+        ("vm_sysctls.next_boot.vm.swappiness", vh.SYSCTL),
+        ("hugepages.mount.read", "/proc/self/mountinfo"),
+    ):
+        assert (rows[key]["status"], rows[key]["reason"]) == ("not_evaluated", "permission_denied"), key
+        assert rows[key]["source"] == path
+
+
+def _as_nobody(call: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """CALL's result, made in a child that runs as an unprivileged user."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setgroups([])
+            os.setgid(65534)
+            os.setuid(65534)
+            os.write(writer, json.dumps(call()).encode())
+        finally:
+            os._exit(0)
+    os.close(writer)
+    with os.fdopen(reader, "rb") as stream:
+        data = stream.read()
+    os.waitpid(child, 0)
+    result: dict[str, Any] = json.loads(data)
+    return result
+
+
+def test_nothing_is_written(host: Path) -> None:
+    def state() -> dict[str, tuple[str, float]]:
+        return {
+            str(path): (hashlib.sha256(path.read_bytes()).hexdigest(), path.stat().st_mtime)
+            for path in host.rglob("*")
+            if path.is_file()
+        }
+
+    before = state()
+    verify(host)
+    run_module("host_verify", {"sysroot": str(host), "intent": vh.INTENT}, check=True)
+    assert state() == before
+
+
+def test_check_mode_gives_the_same(host: Path) -> None:
+    vh.pool(host, 1, "2048kB", 159)
+    assert run_module("host_verify", {"sysroot": str(host)}, check=True)["results"] == verify(host)["results"]

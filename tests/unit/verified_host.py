@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A recorded two-node Debian host that is exactly as its plan wants it, for tests that then break one thing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from support import put
+
+INTENT: dict[str, Any] = {
+    "hugepages": [{"size": "2M", "nodes": {"0": 100, "1": 160}}, {"size": "1G", "nodes": {"1": 1}}],
+    "hugetlbfs_mounts": [
+        {"path": "/dev/hugepages-ft", "pagesize": "2M", "size": "200M", "group": "firsttouch", "mode": "0770"}
+    ],
+    "isolated_cpus": "1,3",
+    "vm_sysctls": {"vm.swappiness": 0, "vm.dirty_ratio": 8},
+    "extra_free_bytes": 64 << 20,
+    "rt_runtime_us": 950000,
+}
+RELEASE = "6.12.0-1-amd64"
+GRUB_CFG = "/boot/grub/grub.cfg"
+DROPIN = "/etc/default/grub.d/zzz-firsttouch.cfg"
+SYSCTL = "/etc/sysctl.d/zz-firsttouch.conf"
+CPU = "/sys/devices/system/cpu"
+NODE = "/sys/devices/system/node"
+POOLS = {"2048kB": {"0": 100, "1": 160}, "1048576kB": {"0": 0, "1": 1}}
+ROOT_UUID = "root=UUID=6f0c4c4e-0000-4000-8000-000000000001"
+MOUNT = "41 25 0:33 / /dev/hugepages-ft rw,relatime shared:9 - hugetlbfs hugetlbfs rw,gid=990,mode=770,pagesize=2M,size=209715200"
+
+_ZONES = """Node {node}, zone   Normal
+  per-node stats
+      nr_inactive_anon 100
+  pages free     200000
+        boost    0
+        min      {min}
+        low      {low}
+        high     {high}
+        spanned  {managed}
+        present  {managed}
+        managed  {managed}
+  start_pfn:           {start}
+"""
+
+
+def bare_host(root: Path) -> Path:
+    """A host as before provisioning: its topology, its kernel, its boot loader."""
+    put(root, "/proc/sys/kernel/osrelease", RELEASE + "\n")
+    put(root, "/proc/version", f"Linux version {RELEASE} (debian-kernel@lists.debian.org)\n")
+    put(root, "/proc/meminfo", "MemTotal: 5000000 kB\nMemAvailable: 3500000 kB\nHugetlb: 0 kB\nHugepagesize: 2048 kB\n")
+    put(root, "/proc/swaps", "Filename\tType\tSize\tUsed\tPriority\n")
+    put(root, "/proc/cpuinfo", "".join(f"processor\t: {n}\nflags\t\t: fpu pse pdpe1gb\n\n" for n in range(4)))
+    put(root, f"/boot/config-{RELEASE}", "CONFIG_NO_HZ_FULL=y\nCONFIG_CPU_ISOLATION=y\nCONFIG_RCU_NOCB_CPU=y\nCONFIG_NUMA=y\n")
+    put(root, f"/boot/vmlinuz-{RELEASE}", "")
+    for name in ("online", "possible", "present"):
+        put(root, f"{CPU}/{name}", "0-3\n")
+    put(root, f"{CPU}/offline", "\n")
+    put(root, f"{CPU}/isolated", "\n")
+    put(root, f"{CPU}/nohz_full", "(null)\n")
+    for cpu in range(4):
+        put(root, f"{CPU}/cpu{cpu}/topology/thread_siblings_list", f"{cpu}\n")
+        put(root, f"{CPU}/cpu{cpu}/topology/physical_package_id", f"{cpu // 2}\n")
+        put(root, f"{CPU}/cpu{cpu}/topology/core_id", f"{cpu % 2}\n")
+    zones = []
+    for node, (cpus, kilobytes) in enumerate((("0-1", 1572864), ("2-3", 3670016))):
+        put(root, f"{NODE}/node{node}/cpulist", cpus + "\n")
+        put(root, f"{NODE}/node{node}/distance", ("10 21\n", "21 10\n")[node])
+        put(root, f"{NODE}/node{node}/meminfo", f"Node {node} MemTotal: {kilobytes} kB\n")
+        start, pages = ((256, kilobytes // 4), (1048576, kilobytes // 4))[node]
+        zones.append(_ZONES.format(node=node, min=1000, low=11000, high=21000, managed=pages, start=start))
+        for size in POOLS:
+            pool(root, node, size, 0)
+    put(root, "/proc/zoneinfo", "".join(zones))
+    for name in ("online", "possible", "has_cpu", "has_memory", "has_normal_memory"):
+        put(root, f"{NODE}/{name}", "0-1\n")
+    put(root, "/proc/irq/default_smp_affinity", "f\n")
+    put(root, "/proc/cmdline", f"BOOT_IMAGE=/boot/vmlinuz-{RELEASE} {ROOT_UUID} ro quiet\n")
+    put(root, "/proc/self/mountinfo", "25 1 254:1 / / rw,relatime shared:1 - ext4 /dev/vda1 rw\n")
+    for key, value in (("swappiness", 60), ("dirty_ratio", 20), ("dirty_bytes", 0), ("watermark_scale_factor", 10)):
+        put(root, f"/proc/sys/vm/{key}", f"{value}\n")
+    put(root, "/proc/sys/vm/min_free_kbytes", "8000\n")
+    put(root, "/proc/sys/kernel/sched_rt_runtime_us", "950000\n")
+    put(root, "/proc/sys/kernel/sched_rt_period_us", "1000000\n")
+    put(root, "/etc/group", "root:x:0:\nfirsttouch:x:990:\n")
+    put(root, "/etc/passwd", "root:x:0:0:root:/root:/bin/bash\n")
+    put(root, "/etc/default/grub", 'GRUB_DEFAULT=0\nGRUB_CMDLINE_LINUX_DEFAULT="quiet"\nGRUB_CMDLINE_LINUX=""\n')
+    put(root, "/etc/debian_version", "13.0\n")
+    put(root, "/usr/sbin/update-grub", "#!/bin/sh\n").chmod(0o755)
+    grub_cfg(root, "quiet")
+    return root
+
+
+def pool(root: Path, node: int, size: str, pages: int, surplus: int = 0) -> None:
+    """Give NODE a pool and keep the sums of all nodes right."""
+    put(root, f"{NODE}/node{node}/hugepages/hugepages-{size}/nr_hugepages", f"{pages}\n")
+    put(root, f"{NODE}/node{node}/hugepages/hugepages-{size}/free_hugepages", f"{pages}\n")
+    put(root, f"{NODE}/node{node}/hugepages/hugepages-{size}/surplus_hugepages", f"{surplus}\n")
+    nodes = [root / f"{NODE[1:]}/node{n}/hugepages/hugepages-{size}" for n in (0, 1)]
+    for name in ("nr_hugepages", "free_hugepages", "surplus_hugepages"):
+        total = sum(int((path / name).read_text()) for path in nodes if (path / name).exists())
+        put(root, f"/sys/kernel/mm/hugepages/hugepages-{size}/{name}", f"{total}\n")
+    for name in ("resv_hugepages", "nr_overcommit_hugepages"):
+        put(root, f"/sys/kernel/mm/hugepages/hugepages-{size}/{name}", "0\n")
+
+
+def grub_cfg(root: Path, arguments: str) -> None:
+    """A grub.cfg as update-grub makes it: the entry that boots, and its recovery entry."""
+    linux = f"\tlinux\t/boot/vmlinuz-{RELEASE} {ROOT_UUID} ro "
+    text = f"""set default="0"
+menuentry 'Debian GNU/Linux' --class debian $menuentry_id_option 'gnulinux-simple' {{
+{linux}{arguments}
+\tinitrd\t/boot/initrd.img-{RELEASE}
+}}
+submenu 'Advanced options for Debian GNU/Linux' $menuentry_id_option 'gnulinux-advanced' {{
+\tmenuentry 'Debian GNU/Linux, with Linux {RELEASE} (recovery mode)' $menuentry_id_option 'gnulinux-recovery' {{
+{linux}single
+\t\tinitrd\t/boot/initrd.img-{RELEASE}
+\t}}
+}}
+"""
+    put(root, GRUB_CFG, text)
+
+
+def plan_for(root: Path, intent: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The plan of INTENT for the host below ROOT, as it is in plan.json."""
+    from support import run_module
+
+    result = run_module("host_plan", {"intent": INTENT if intent is None else intent, "sysroot": str(root)})
+    assert not result.get("failed"), result
+    plan: dict[str, Any] = json.loads(json.dumps(result["plan"]))
+    return plan
+
+
+def provisioned_host(root: Path) -> dict[str, Any]:
+    """Make the bare host below ROOT what INTENT asks for, after its reboot; return the plan."""
+    bare_host(root)
+    plan = plan_for(root)
+    tokens = " ".join(plan["boot"]["tokens"])
+    put(root, DROPIN, f'GRUB_CMDLINE_LINUX_DEFAULT="$GRUB_CMDLINE_LINUX_DEFAULT {tokens}"\n')
+    grub_cfg(root, f"quiet {tokens}")
+    put(root, "/proc/cmdline", f"BOOT_IMAGE=/boot/vmlinuz-{RELEASE} {ROOT_UUID} ro quiet {tokens}\n")
+    for size, nodes in POOLS.items():
+        for node, pages in nodes.items():
+            pool(root, int(node), size, pages)
+    put(root, f"{CPU}/isolated", "1,3\n")
+    put(root, f"{CPU}/nohz_full", "1,3\n")
+    put(root, "/proc/irq/default_smp_affinity", "5\n")
+    mounts = (root / "proc/self/mountinfo").read_text()
+    put(root, "/proc/self/mountinfo", f"{mounts}{MOUNT}\n")
+    put(root, SYSCTL, "".join(f"{key} = {value}\n" for key, value in plan["sysctls"].items()))
+    for key, value in plan["sysctls"].items():
+        put(root, "/proc/sys/" + key.replace(".", "/"), f"{value}\n")
+    for name, text in plan["sections"]["hugepages"]["units"].items():
+        unit = put(root, f"/etc/systemd/system/{name}", text)
+        link = root / f"etc/systemd/system/multi-user.target.wants/{name}"
+        link.parent.mkdir(exist_ok=True)
+        link.symlink_to("/" + str(unit.relative_to(root)))
+    put(root, "/etc/firsttouch/plan.json", json.dumps(plan))
+    return plan
