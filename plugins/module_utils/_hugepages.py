@@ -14,10 +14,9 @@ from typing import Any
 from ._memory_slots import aligned_slots, free_blocks
 from ._mounts import read_mounts
 from ._topology_host import read_host
-from ._topology_nodes import NODE_DIR
+from ._topology_nodes import NODE_DIR, POOL_DIR
 from ._tree import Tree
 
-POOL_DIR = "/sys/kernel/mm/hugepages"
 _FILES = {
     "total": "nr_hugepages",
     "free": "free_hugepages",

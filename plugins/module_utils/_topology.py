@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ._cpulist import format_list
-from ._topology_cpus import Cpus, Warnings, read_cpus
+from ._topology_cpus import CPU_DIR, Cpus, Warnings, read_cpus
 from ._topology_host import Virtualization, read_host, read_virtualization
-from ._topology_nodes import Node, NodeLists, read_node_pools, read_nodes
+from ._topology_nodes import POOL_DIR, Node, NodeLists, read_node_pools, read_nodes
 from ._tree import Tree, id_list
 
 
@@ -35,6 +35,11 @@ class Topology:
     memory_bytes: int | None = None
     virtualization: Virtualization = field(default_factory=Virtualization)
     warnings: tuple[dict[str, str], ...] = ()
+
+    @property
+    def readable(self) -> bool:
+        """Whether /sys was there at all: without it one node is all that is seen, and means nothing."""
+        return not any(row["reason"] == "no_sysfs" for row in self.warnings)
 
     def node(self, number: int) -> Node | None:
         """The online node NUMBER, or None."""
@@ -131,7 +136,11 @@ def read_topology(root: str = "/", facts: Mapping[str, Any] | None = None) -> To
     source = "sysfs"
     if not nodes:
         source = "no_numa"
-        nodes = (_only_node(tree, cpus, host.memory_bytes),)
+        shown = bool(tree.names(CPU_DIR))
+        nodes = (_only_node(tree, cpus, host.memory_bytes, shown),)
+        if not shown:
+            text = f"{CPU_DIR} is not there, so that nothing is known of nodes"
+            warnings.append({"reason": "no_sysfs", "text": text})
         lists = NodeLists(possible=frozenset((0,)))
     virtualization = read_virtualization(tree, facts)
     warnings.extend(judge_memory(nodes, host.memory_bytes))
@@ -153,9 +162,9 @@ def read_topology(root: str = "/", facts: Mapping[str, Any] | None = None) -> To
     )
 
 
-def _only_node(tree: Tree, cpus: Cpus, memory_bytes: int | None) -> Node:
-    pools = read_node_pools(tree, "/sys/kernel/mm/hugepages")
-    return Node(0, cpus.online, memory_bytes, True, True, pools, {0: 10})
+def _only_node(tree: Tree, cpus: Cpus, memory_bytes: int | None, shown: bool) -> Node:
+    memory = True if shown else None
+    return Node(0, cpus.online, memory_bytes, memory, memory, read_node_pools(tree, POOL_DIR), {0: 10})
 
 
 def judge_memory(nodes: tuple[Node, ...], memory_bytes: int | None) -> list[dict[str, str]]:

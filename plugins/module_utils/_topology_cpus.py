@@ -14,24 +14,25 @@ from ._tree import Tree, id_list
 
 CPU_DIR = "/sys/devices/system/cpu"
 Warnings = list[dict[str, str]]
-_COUNTS = ("sockets", "cores_per_socket", "threads_per_core")
+_COUNTS = ("sockets", "cores", "cores_per_socket", "threads_per_core")
 _CPUINFO_IDS = {"physical id": "package", "package": "package", "core id": "core", "core": "core"}
 
 
 @dataclass(frozen=True)
 class Package:
-    """A socket as the kernel shows it: its id (None when it has none), online CPUs and number of cores."""
+    """A socket as the kernel shows it: its id, online CPUs and number of cores; None where it has no such."""
 
     id: int | None
     cpus: frozenset[int]
-    cores: int
+    cores: int | None
 
 
 @dataclass(frozen=True)
 class Cpus:
-    """The CPUs of a host as sets; `siblings` maps each online CPU to the online CPUs of its core.
+    """The CPUs of a host as sets; `siblings` maps each online CPU to the online CPUs it shares a core with.
 
-    `counts` are those (sockets, cores_per_socket, threads_per_core) of a text that names no CPU sets.
+    `counts`: sockets, cores, cores_per_socket, threads_per_core as far as they are known and the same everywhere;
+    a text may state them without naming any set.
     """
 
     online: frozenset[int]
@@ -54,11 +55,6 @@ class Cpus:
         """The first online CPU: the one that keeps housekeeping when everything else is given away."""
         return min(self.online) if self.online else None
 
-    @property
-    def cores(self) -> frozenset[frozenset[int]]:
-        """The distinct sets of sibling CPUs."""
-        return frozenset(self.siblings.values())
-
     def core(self, cpu: int) -> frozenset[int]:
         """The online CPUs that share the core of CPU, itself included."""
         return self.siblings.get(cpu, frozenset((cpu,)))
@@ -74,11 +70,7 @@ class Cpus:
             "nohz_full": format_list(self.nohz_full),
             "boot_cpu": self.boot_cpu,
             "siblings": {str(cpu): format_list(self.siblings[cpu]) for cpu in sorted(self.siblings)},
-            "cores": len(self.cores) or None,
-            "threads_per_core": _same(map(len, self.cores)) or self.counts.get("threads_per_core"),
-            "sockets": len(self.packages) or self.counts.get("sockets"),
-            "cores_per_socket": _same(package.cores for package in self.packages)
-            or self.counts.get("cores_per_socket"),
+            **{key: self.counts.get(key) for key in _COUNTS},
             "packages": [
                 {"id": package.id, "cpus": format_list(package.cpus), "cores": package.cores}
                 for package in self.packages
@@ -95,7 +87,7 @@ class Cpus:
             siblings={int(cpu): id_list(text) for cpu, text in doc["siblings"].items()},
             packages=tuple(packages),
             l3=tuple(l3),
-            counts={} if doc["siblings"] else {key: doc[key] for key in _COUNTS if doc[key] is not None},
+            counts={key: doc[key] for key in _COUNTS if doc[key] is not None},
         )
 
 
@@ -122,6 +114,7 @@ def read_cpus(tree: Tree, warnings: Warnings) -> Cpus:
         warnings.append({"reason": "online_cpu_not_present", "text": text})
     raw = _read_raw(tree, online, info)
     siblings = _siblings(raw, online, warnings)
+    packages = _packages(raw, online, siblings, warnings)
     return Cpus(
         online=online,
         possible=possible | present | online,
@@ -129,9 +122,21 @@ def read_cpus(tree: Tree, warnings: Warnings) -> Cpus:
         isolated=tree.ids(f"{CPU_DIR}/isolated") or frozenset(),
         nohz_full=tree.ids(f"{CPU_DIR}/nohz_full") or frozenset(),
         siblings=siblings,
-        packages=_packages(raw, online, siblings, warnings),
+        packages=packages,
         l3=_l3(raw, warnings),
+        counts=_counts(siblings, packages),
     )
+
+
+def _counts(siblings: dict[int, frozenset[int]], packages: tuple[Package, ...]) -> dict[str, int]:
+    distinct = set(siblings.values())
+    counts = {
+        "sockets": len(packages) or None,
+        "cores": len(distinct) or None,
+        "cores_per_socket": _same(package.cores for package in packages),
+        "threads_per_core": _same(map(len, distinct)),
+    }
+    return {key: number for key, number in counts.items() if number is not None}
 
 
 def _online(
@@ -185,9 +190,10 @@ def _l3_of(tree: Tree, cpu: int) -> frozenset[int] | None:
     base = f"{CPU_DIR}/cpu{cpu}/cache"
     for index in tree.numbered(base, "index"):
         if tree.number(f"{base}/index{index}/level") == 3:
-            return tree.ids(f"{base}/index{index}/shared_cpu_list") or tree.mask(
-                f"{base}/index{index}/shared_cpu_map"
-            )
+            shared = tree.ids(f"{base}/index{index}/shared_cpu_list")
+            shared = shared or tree.mask(f"{base}/index{index}/shared_cpu_map")
+            # Old ia64 kernels print an empty mask for a cache that is the CPU's own.
+            return shared or frozenset((cpu,))
     return None
 
 
@@ -197,6 +203,9 @@ def _siblings(raw: _Raw, online: frozenset[int], warnings: Warnings) -> dict[int
     if broken:
         text = f"CPUs {format_list(broken)} do not agree with their siblings about who shares a core"
         warnings.append({"reason": "siblings_disagree", "text": text})
+    if any(len({raw.core_id[cpu] for cpu in group}) > 1 for group in sets.values()):
+        text = "siblings have core ids of their own (AMD compute units): each counts as a thread of one core"
+        warnings.append({"reason": "siblings_with_core_ids", "text": text})
     by_id: dict[tuple[int, int], set[int]] = {}
     for cpu in online:
         package, core = raw.package_id.get(cpu), raw.core_id.get(cpu)
@@ -237,7 +246,7 @@ def _packages(
         text = f"package id {', '.join(map(str, sorted(repeated)))} names CPUs of different package sets"
         warnings.append({"reason": "package_id_repeated", "text": text})
     return tuple(
-        Package(groups[group], group, len({siblings.get(cpu, frozenset((cpu,))) for cpu in group}))
+        Package(groups[group], group, len({siblings[cpu] for cpu in group}) if siblings else None)
         for group in sorted(groups, key=min)
     )
 
@@ -287,7 +296,7 @@ def _cpuinfo_ids(text: str) -> dict[int, dict[str, int]]:
     return found
 
 
-def _same(values: Iterable[int]) -> int | None:
+def _same(values: Iterable[int | None]) -> int | None:
     """The one value that all VALUES have, else None."""
     distinct = set(values)
     return distinct.pop() if len(distinct) == 1 else None

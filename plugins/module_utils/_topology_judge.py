@@ -44,6 +44,10 @@ def judge_expectation(
         rows.append(_judge_count(topology, expected, policy))
     if require_distances:
         rows.append(_judge_distances(topology))
+    if rows and not topology.readable:
+        return _verdict(
+            "not_evaluated", "no_sysfs", "the tree has no /sys/devices/system/cpu, so nothing is known"
+        )
     if not rows:
         return _verdict("not_evaluated", "nothing_expected", "nothing was expected of the topology")
     rank = {"fail": 0, "not_evaluated": 1, "pass": 2}

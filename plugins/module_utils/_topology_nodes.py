@@ -13,6 +13,7 @@ from ._topology_cpus import Warnings
 from ._tree import Tree, id_list
 
 NODE_DIR = "/sys/devices/system/node"
+POOL_DIR = "/sys/kernel/mm/hugepages"
 _POOL = re.compile(r"hugepages-(\d+kB)")
 _POOL_FILES = {"total": "nr_hugepages", "free": "free_hugepages", "surplus": "surplus_hugepages"}
 
@@ -177,7 +178,7 @@ def _settle_cpus(
         covered = frozenset().union(*claims.values())
     has_cpu = tree.ids(f"{NODE_DIR}/has_cpu")
     with_cpus = frozenset(number for number, cpus in claims.items() if cpus)
-    if has_cpu is not None and has_cpu != with_cpus:
+    if has_cpu and has_cpu != with_cpus:  # always empty on many older kernels
         text = f"has_cpu lists nodes {format_list(has_cpu) or 'none'}, nodes {format_list(with_cpus) or 'none'} have CPUs"
         warnings.append({"reason": "has_cpu_disagrees", "text": text})
     if online_cpus - covered:

@@ -189,7 +189,7 @@ verdict:
 reason:
   description:
     - Why it is not V(pass). V(no_numa), V(snc_suspected), V(node_count), V(memory_not_known), V(flat_distances), V(distances_identical),
-      V(distances_not_known), V(nothing_expected).
+      V(distances_not_known), V(no_sysfs), V(nothing_expected).
   returned: when RV(verdict) is not V(pass)
   type: str
 message:

@@ -490,3 +490,11 @@ def test_check_mode_reads_too(tmp_path: Path) -> None:
     two_nodes(tmp_path)
     result = run_module("numa_topology_info", {"sysroot": str(tmp_path)}, check=True)
     assert result["changed"] is False and lists(result)["online"] == [0, 1]
+
+
+@pytest.mark.parametrize("cpuinfo", ["", "processor : 0\nflags : fpu\n"])
+def test_a_tree_without_sys_is_not_a_host_without_numa(tmp_path: Path, cpuinfo: str) -> None:
+    put(tmp_path, "/proc/cpuinfo", cpuinfo)
+    result = read(tmp_path, expect_nodes=1)
+    assert (result["verdict"], result["reason"]) == ("not_evaluated", "no_sysfs")
+    assert lists(result)["hugepage"] == []
