@@ -199,7 +199,7 @@ ConditionVirtualization=!container
 [Service]
 Type=oneshot
 RemainAfterExit=yes
-TimeoutStartSec={max(90, 2 * tries * len(wants))}
+TimeoutStartSec=600
 ExecStart=/bin/sh -c ' \\
   failed=0; \\
   pages() {{ \\

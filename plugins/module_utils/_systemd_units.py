@@ -57,6 +57,7 @@ class Step:
     active: tuple[bool, bool] | None = None
     restart: bool = False
     stale: bool = False
+    failed: bool = False
 
     @property
     def path(self) -> str:
@@ -180,6 +181,7 @@ def _absent_step(plan: Plan, name: str, state: dict[str, str] | None) -> Step:
     step.enabled = (bool(step.unlink), False)
     if state is not None:
         step.active = (state.get("ActiveState") in _ACTIVE, False)
+        step.failed = state.get("ActiveState") == "failed"
     return step
 
 
@@ -243,6 +245,9 @@ def apply_plan(plan: Plan, run: Run | None) -> None:
         code, out, err = run(["daemon-reload"])
         if code != 0:
             raise UnitError("systemctl_failed", f"systemctl daemon-reload: {(err or out).strip()}", "")
+    failed = [step.name for step in plan.steps if step.failed]
+    if failed:  # or systemd keeps listing a unit that is gone
+        run(["reset-failed", "--", *failed])
     plan.pending.extend(step.name for step in plan.steps if step.stale)
     restarts = [step for step in plan.steps if step.restart]
     mounts = [step for step in restarts if step.name.endswith(".mount")]

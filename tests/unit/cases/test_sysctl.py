@@ -215,7 +215,11 @@ def test_pair_zeroed_although_ours_is_last(tmp_path: Path) -> None:
     put(tmp_path, "/etc/sysctl.d/20-b.conf", "vm.dirty_bytes = 1048576\n")
     put(tmp_path, "/etc/sysctl.d/zz-firsttouch.conf", "vm.dirty_ratio = 8\n")
     row = info(tmp_path, {"vm.dirty_ratio": 8})["sysctls"]["vm.dirty_ratio"]
-    assert (row["boot_value"], row["reason"], row["file"]) == ("0", "counterpart_set", "/etc/sysctl.d/20-b.conf")
+    assert (row["boot_value"], row["reason"], row["file"]) == (
+        "0",
+        "counterpart_set",
+        "/etc/sysctl.d/20-b.conf",
+    )
     assert row["procps_value"] == "8"
 
 

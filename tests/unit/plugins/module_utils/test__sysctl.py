@@ -54,7 +54,10 @@ def test_line_numbers_and_complaints(tmp_path: Path) -> None:
     path.parent.mkdir(parents=True)
     path.write_bytes(b"# x\r\n\r\nvm.swappiness=1\rvm.laptop_mode=2\njunk\n\xff.x=\xfe")
     found = _sysctl.resolve_sysctls(str(tmp_path))
-    assert [(item.key, item.line) for item in found.lines][:2] == [("vm/swappiness", 3), ("vm/laptop_mode", 4)]
+    assert [(item.key, item.line) for item in found.lines][:2] == [
+        ("vm/swappiness", 3),
+        ("vm/laptop_mode", 4),
+    ]
     assert found.ignored == [("/etc/sysctl.d/a.conf", 5, "junk")]
 
 
@@ -68,9 +71,21 @@ def test_same_value_keeps_its_place_another_moves(tmp_path: Path) -> None:
     ("text", "key", "value"),
     [
         ("net.ipv4.conf.*.rp_filter=2\n", "net/ipv4/conf/eth0/rp_filter", "2"),
-        ("net.ipv4.conf.*.rp_filter=2\nnet.ipv4.conf.eth0.rp_filter=1\n", "net/ipv4/conf/eth0/rp_filter", "1"),
-        ("net.ipv4.conf.eth0.rp_filter=1\nnet.ipv4.conf.*.rp_filter=2\n", "net/ipv4/conf/eth0/rp_filter", "1"),
-        ("net.ipv4.conf.*.rp_filter=2\n-net.ipv4.conf.eth0.rp_filter\n", "net/ipv4/conf/eth0/rp_filter", None),
+        (
+            "net.ipv4.conf.*.rp_filter=2\nnet.ipv4.conf.eth0.rp_filter=1\n",
+            "net/ipv4/conf/eth0/rp_filter",
+            "1",
+        ),
+        (
+            "net.ipv4.conf.eth0.rp_filter=1\nnet.ipv4.conf.*.rp_filter=2\n",
+            "net/ipv4/conf/eth0/rp_filter",
+            "1",
+        ),
+        (
+            "net.ipv4.conf.*.rp_filter=2\n-net.ipv4.conf.eth0.rp_filter\n",
+            "net/ipv4/conf/eth0/rp_filter",
+            None,
+        ),
         ("net.ipv4.conf.*.rp_filter=2\n-net.ipv4.conf.eth0.rp_filter\n", "net/ipv4/conf/lo/rp_filter", "2"),
         ("net.ipv4.conf.*.rp_filter=2\nnet.ipv4.conf.e*.rp_filter=1\n", "net/ipv4/conf/eth0/rp_filter", "1"),
         ("net.ipv4.*=2\n", "net/ipv4/conf/eth0/rp_filter", None),
@@ -196,7 +211,9 @@ def test_bad_requests(values: dict[str, Any], reason: str) -> None:
 
 
 def test_good_request_keeps_order() -> None:
-    got = _sysctl.check_values({"vm.swappiness": 0, "net/ipv4/conf/eth0.1/rp_filter": " 1 ", "vm.laptop_mode": "-1"})
+    got = _sysctl.check_values(
+        {"vm.swappiness": 0, "net/ipv4/conf/eth0.1/rp_filter": " 1 ", "vm.laptop_mode": "-1"}
+    )
     assert list(got.items()) == [
         ("vm/swappiness", "0"),
         ("net/ipv4/conf/eth0.1/rp_filter", "1"),

@@ -31,7 +31,11 @@ def test_ufw(tmp_path: Path, enabled: str, default: str, expected: list[tuple[st
 
 
 def test_command_line(tmp_path: Path) -> None:
-    put(tmp_path, "/proc/cmdline", "ro sysctl.vm.swappiness=5 sysctl/vm/laptop_mode=1 x.sysctl.a=1 -- sysctl.vm.x=1\n")
+    put(
+        tmp_path,
+        "/proc/cmdline",
+        "ro sysctl.vm.swappiness=5 sysctl/vm/laptop_mode=1 x.sysctl.a=1 -- sysctl.vm.x=1\n",
+    )
     assert found(tmp_path) == [
         ("kernel_command_line", "vm/swappiness", "5"),
         ("kernel_command_line", "vm/laptop_mode", "1"),
@@ -41,7 +45,11 @@ def test_command_line(tmp_path: Path) -> None:
 def test_tuned_child_wins_and_loops_end(tmp_path: Path) -> None:
     put(tmp_path, "/etc/tuned/active_profile", "one two\n")
     put(tmp_path, "/etc/tuned/one/tuned.conf", "[main]\ninclude=one\n[sysctl]\nvm.swappiness=1\n")
-    put(tmp_path, "/usr/lib/tuned/profiles/two/tuned.conf", "[sysctl]\n# c\nvm.swappiness = >2\n[vm]\nvm.x=1\n")
+    put(
+        tmp_path,
+        "/usr/lib/tuned/profiles/two/tuned.conf",
+        "[sysctl]\n# c\nvm.swappiness = >2\n[vm]\nvm.x=1\n",
+    )
     assert found(tmp_path) == [("tuned", "vm/swappiness", "2")]
 
 
