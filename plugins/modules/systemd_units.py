@@ -10,8 +10,8 @@ module: systemd_units
 short_description: Bring a set of own systemd units to their state in one call
 version_added: 0.1.0
 description:
-  - Writes, enables, starts, stops and removes units in C(/etc/systemd/system), with one daemon-reload at most.
-  - Replaces and removes only unit files that it wrote itself (their first line says so) and refuses any other.
+  - Writes, enables, starts, stops and removes units in C(/etc/systemd/system), with at most one daemon-reload.
+  - Replaces and removes only unit files that it wrote itself (their first line says so), refuses any other.
   - A mounted file system that is in use cannot be unmounted; its unit is then listed in RV(pending), which is
     no failure.
 author:
@@ -19,7 +19,7 @@ author:
 attributes:
   check_mode:
     support: full
-    description: Predicts exactly the changes of the real run, except that a busy mount may keep it from stopping.
+    description: Predicts exactly the changes of the real run, except that a busy mount may not stop.
   diff_mode:
     support: full
     description: Shows the unit files.
@@ -88,7 +88,7 @@ changes:
   elements: dict
   sample: [{resource: "unit:mnt-huge.mount", before: "disabled, inactive", after: "enabled, active"}]
 pending:
-  description: Units whose new file, or whose end, takes effect when they next stop, at the latest at a reboot.
+  description: Units whose new file or removal takes effect when they next stop, at the latest at a reboot.
   returned: success
   type: list
   elements: str
