@@ -88,9 +88,7 @@ def make_plan(
     """
     before = _owned_text(root, path)
     _check_combination(values)
-    applies = _sysctl.has_proc(root) and not (
-        os.path.realpath(root) != "/" and os.path.ismount(resolve(root, "/proc"))
-    )
+    applies = _sysctl.has_proc(root) and not (os.path.realpath(root) != "/" and os.path.ismount(resolve(root, "/proc")))
     optional_keys = set(optional)
     missing = [key for key in values if applies and _live(root, key).state == "unknown_key"]
     needed = [key for key in missing if key not in optional_keys]
@@ -101,7 +99,7 @@ def make_plan(
         raise DropinError("unknown_key", text, keys=names)
     kept = {key: value for key, value in values.items() if key not in missing}
     plan = Plan(root, path, before, render(kept))
-    plan.status = {key: "unsupported" for key in missing}
+    plan.status = dict.fromkeys(missing, "unsupported")
     _find_overrides(plan, kept, on_override)
     old = {item.key: item.value or "" for item in _sysctl.parse_lines(before or "", path, path)[0]}
     if applies:
@@ -158,9 +156,7 @@ def _find_overrides(plan: Plan, kept: Mapping[str, str], on_override: str) -> No
     resolution = _sysctl.resolve_sysctls(plan.root, {plan.path: plan.after_text})
     if kept and resolution.unreadable:
         path, why = min(resolution.unreadable.items())
-        raise DropinError(
-            "permission_denied", f"{path} cannot be read ({why}) and may override ours", file=path
-        )
+        raise DropinError("permission_denied", f"{path} cannot be read ({why}) and may override ours", file=path)
     texts = []
     for key, value in kept.items():
         for procps in (False, True):
@@ -175,9 +171,7 @@ def _find_overrides(plan: Plan, kept: Mapping[str, str], on_override: str) -> No
             break
     if texts and on_override == "fail":
         files = sorted(set(plan.overridden.values()))
-        text = (
-            f"{'; '.join(texts)}. Remove the setting there, or take the key out of the firsttouch_* variable"
-        )
+        text = f"{'; '.join(texts)}. Remove the setting there, or take the key out of the firsttouch_* variable"
         keys = [dotted(key) for key in plan.overridden]
         raise DropinError("overridden_by", text, file=files[0], files=files, keys=keys)
 
@@ -186,9 +180,7 @@ def _live(root: str, key: str) -> _sysctl.Live:
     return _sysctl.read_live(root, key)
 
 
-def _plan_live(
-    plan: Plan, kept: Mapping[str, str], old: Mapping[str, str], restore: Mapping[str, str]
-) -> None:
+def _plan_live(plan: Plan, kept: Mapping[str, str], old: Mapping[str, str], restore: Mapping[str, str]) -> None:
     touched = [*_restorable(plan, kept, old, restore), *kept.items()]
     state: dict[str, str] = {}
     for key, _value in touched:
@@ -205,9 +197,7 @@ def _plan_live(
             continue
         _check_writable(plan.root, key)
         if not write_pair(state, key, clean(value)):
-            raise DropinError(
-                "rejected", f"{dotted(key)}: the kernel takes no 0; set its counterpart instead"
-            )
+            raise DropinError("rejected", f"{dotted(key)}: the kernel takes no 0; set its counterpart instead")
         plan.writes.append(Write(key, value))
 
 

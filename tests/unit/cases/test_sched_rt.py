@@ -49,7 +49,8 @@ def test_group_without_run_time(tmp_path: Path) -> None:
         "group": finding["group"],
     }
     assert got == case_expected(case)
-    assert finding["verdict"] == "warn" and len(result["findings"]) == 1
+    assert finding["verdict"] == "warn"
+    assert len(result["findings"]) == 1
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,9 @@ def test_conf_file_beats_dropins_is_refused(tmp_path: Path) -> None:
     path = "/etc/sysctl.d/90-hugellm-firsttouch.conf"
     args = {"sysroot": str(root), "values": {"vm.swappiness": 1}, "path": path}
     result = run_module("sysctl_dropin", args)
-    assert result["failed"] and result["reason"] == "overridden_by" and result["file"] == "/etc/sysctl.conf"
+    assert result["failed"]
+    assert result["reason"] == "overridden_by"
+    assert result["file"] == "/etc/sysctl.conf"
     assert not (root / path[1:]).exists()
 
 
@@ -74,7 +76,8 @@ def test_masked_by_dev_null(tmp_path: Path) -> None:
         "sysctl_dropin",
         {"sysroot": str(root), "values": {"vm.swappiness": 1}, "path": "/etc/sysctl.d/50-default.conf"},
     )
-    assert written["failed"] and written["reason"] == "symlink"
+    assert written["failed"]
+    assert written["reason"] == "symlink"
     assert (root / "etc/sysctl.d/50-default.conf").is_symlink()
 
 
@@ -88,7 +91,8 @@ def test_missing_key(tmp_path: Path) -> None:
     got = {key: {name: rows[key][names[name]] for name in expected[key]} for key in expected}
     assert got == expected
     refused = run_module("sysctl_dropin", {"sysroot": str(root), "values": want})
-    assert refused["failed"] and refused["reason"] == "unknown_key"
+    assert refused["failed"]
+    assert refused["reason"] == "unknown_key"
     assert refused["keys"] == ["vm.extra_free_kbytes"]
     assert not (root / "etc/sysctl.d").exists()
     optional = ["vm.extra_free_kbytes"]
@@ -176,7 +180,8 @@ def test_masks_without_content(tmp_path: Path, mask: str) -> None:
     result = info(tmp_path)
     row = result["sysctls"]["vm.swappiness"]
     assert (row["boot_value"], row["masked"][0]["masked_by"]) == (None, "/etc/sysctl.d/50-x.conf")
-    assert result["order"] == [] and result["masked"] == ["/usr/lib/sysctl.d/50-x.conf"]
+    assert result["order"] == []
+    assert result["masked"] == ["/usr/lib/sysctl.d/50-x.conf"]
 
 
 def test_conf_file_without_link_only_matters_to_procps(tmp_path: Path) -> None:

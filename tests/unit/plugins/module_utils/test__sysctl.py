@@ -142,7 +142,8 @@ def test_unreadable_file_is_not_absent(tmp_path: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(_sysctl, "read_text", refuse)
     found = _sysctl.resolve_sysctls(str(tmp_path))
-    assert found.unreadable == {"/etc/sysctl.d/50-x.conf": "permission_denied"} and found.order == []
+    assert found.unreadable == {"/etc/sysctl.d/50-x.conf": "permission_denied"}
+    assert found.order == []
 
 
 def test_live_states(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,9 +212,7 @@ def test_bad_requests(values: dict[str, Any], reason: str) -> None:
 
 
 def test_good_request_keeps_order() -> None:
-    got = _sysctl.check_values(
-        {"vm.swappiness": 0, "net/ipv4/conf/eth0.1/rp_filter": " 1 ", "vm.laptop_mode": "-1"}
-    )
+    got = _sysctl.check_values({"vm.swappiness": 0, "net/ipv4/conf/eth0.1/rp_filter": " 1 ", "vm.laptop_mode": "-1"})
     assert list(got.items()) == [
         ("vm/swappiness", "0"),
         ("net/ipv4/conf/eth0.1/rp_filter", "1"),

@@ -61,9 +61,7 @@ def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kernel:
 def go(root: Path, values: dict[str, Any], restore: dict[str, str] | None = None, **args: Any) -> Any:
     """Plan and apply; the change set must then be exactly what happened."""
     wanted = _sysctl.check_values(values)
-    plan = _sysctl_dropin.make_plan(
-        str(root), PATH, wanted, restore=_sysctl.check_values(restore or {}), **args
-    )
+    plan = _sysctl_dropin.make_plan(str(root), PATH, wanted, restore=_sysctl.check_values(restore or {}), **args)
     _sysctl_dropin.apply_plan(plan)
     return plan
 
@@ -93,14 +91,16 @@ def test_writes_and_is_idempotent(kernel: Kernel) -> None:
     ]
     assert plan.status == dict.fromkeys(_sysctl.check_values(values), "applied")
     again = go(kernel.root, values)
-    assert again.changes == [] and set(again.status.values()) == {"unchanged"}
+    assert again.changes == []
+    assert set(again.status.values()) == {"unchanged"}
     assert kernel.written == [("vm/swappiness", "0"), ("vm/dirty_background_bytes", "1048576")]
 
 
 def test_planning_writes_nothing(kernel: Kernel) -> None:
     plan = _sysctl_dropin.make_plan(str(kernel.root), PATH, {"vm/swappiness": "0"})
     assert len(plan.changes) == 2
-    assert kernel.values() == START and not (kernel.root / "etc").exists()
+    assert kernel.values() == START
+    assert not (kernel.root / "etc").exists()
 
 
 @pytest.mark.parametrize(
@@ -118,13 +118,12 @@ def test_refused_value_rolls_everything_back(kernel: Kernel, code: int, reason: 
         "kernel.sched_rt_runtime_us": 1,
     }
     problem = error(kernel.root, values)
-    assert problem.reason == reason and "kernel.sched_rt_runtime_us" in str(problem)
+    assert problem.reason == reason
+    assert "kernel.sched_rt_runtime_us" in str(problem)
     assert (kernel.values(), (kernel.root / PATH[1:]).read_text()) == before
 
 
-def test_value_that_reads_back_differently_is_refused(
-    kernel: Kernel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_value_that_reads_back_differently_is_refused(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
     def clamp(path: str, value: str) -> None:
         kernel.write(path, "100" if value == "200" else value)
 
@@ -133,9 +132,7 @@ def test_value_that_reads_back_differently_is_refused(
     assert kernel.values() == START
 
 
-def test_file_that_cannot_be_written_rolls_the_kernel_back(
-    kernel: Kernel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_file_that_cannot_be_written_rolls_the_kernel_back(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_args: Any, **_kwargs: Any) -> None:
         raise OSError(errno.EROFS, "Read-only file system")
 
@@ -144,25 +141,28 @@ def test_file_that_cannot_be_written_rolls_the_kernel_back(
     assert kernel.values() == START
 
 
-def test_read_only_mount_is_named_before_anything_is_written(
-    kernel: Kernel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_read_only_mount_is_named_before_anything_is_written(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
     class ReadOnly:
         f_flag = os.ST_RDONLY
 
     monkeypatch.setattr(os, "access", lambda path, mode: False)
     monkeypatch.setattr(os, "statvfs", lambda path: ReadOnly())
     problem = error(kernel.root, {"vm.swappiness": 1})
-    assert problem.reason == "read_only" and "mounted read-only" in str(problem) and problem.details["mount"]
-    assert kernel.values() == START and not (kernel.root / "etc").exists()
+    assert problem.reason == "read_only"
+    assert "mounted read-only" in str(problem)
+    assert problem.details["mount"]
+    assert kernel.values() == START
+    assert not (kernel.root / "etc").exists()
     assert go(kernel.root, {"vm.swappiness": 60}).status == {"vm/swappiness": "applied"}
 
 
 def test_missing_keys_are_all_named(kernel: Kernel) -> None:
     problem = error(kernel.root, {"vm.swappiness": 1, "vm.nope": 1, "net.nope.x": 1})
-    assert problem.reason == "unknown_key" and problem.details["keys"] == ["vm.nope", "net.nope.x"]
+    assert problem.reason == "unknown_key"
+    assert problem.details["keys"] == ["vm.nope", "net.nope.x"]
     plan = go(kernel.root, {"vm.nope": 1}, optional=["vm/nope"])
-    assert plan.status == {"vm/nope": "unsupported"} and plan.changes == []
+    assert plan.status == {"vm/nope": "unsupported"}
+    assert plan.changes == []
     assert not (kernel.root / PATH[1:]).exists()
 
 
@@ -178,8 +178,11 @@ def test_missing_keys_are_all_named(kernel: Kernel) -> None:
 def test_later_file(kernel: Kernel, path: str, text: str, by: str) -> None:
     put(kernel.root, path, text)
     problem = error(kernel.root, {"vm.dirty_ratio": 8})
-    assert problem.reason == "overridden_by" and problem.details["file"] == by and by in str(problem)
-    assert kernel.values() == START and not (kernel.root / PATH[1:]).exists()
+    assert problem.reason == "overridden_by"
+    assert problem.details["file"] == by
+    assert by in str(problem)
+    assert kernel.values() == START
+    assert not (kernel.root / PATH[1:]).exists()
     plan = go(kernel.root, {"vm.dirty_ratio": 8, "vm.swappiness": 1}, on_override="warn")
     assert plan.status == {"vm/dirty_ratio": "overridden", "vm/swappiness": "applied"}
     assert plan.overridden == {"vm/dirty_ratio": by}
@@ -203,9 +206,8 @@ def test_masked_place(kernel: Kernel) -> None:
     put(kernel.root, "/etc/sysctl.d/50-x.conf", "")
     with pytest.raises(_sysctl_dropin.DropinError) as caught:
         _sysctl_dropin.make_plan(str(kernel.root), "/usr/lib/sysctl.d/50-x.conf", {"vm/swappiness": "1"})
-    assert (
-        caught.value.reason == "overridden_by" and caught.value.details["file"] == "/etc/sysctl.d/50-x.conf"
-    )
+    assert caught.value.reason == "overridden_by"
+    assert caught.value.details["file"] == "/etc/sysctl.d/50-x.conf"
 
 
 @pytest.mark.parametrize(
@@ -233,18 +235,15 @@ def test_what_is_not_ours_stays(kernel: Kernel, kind: str) -> None:
     elif kind == "directory":
         target.mkdir()
     else:
-        target.write_text(
-            "" if kind == "empty" else f"# theirs\n{_sysctl_dropin.MARKER}\nvm.swappiness = 1\n"
-        )
+        target.write_text("" if kind == "empty" else f"# theirs\n{_sysctl_dropin.MARKER}\nvm.swappiness = 1\n")
     for values in ({"vm.swappiness": 1}, {}):
         problem = error(kernel.root, values)
         assert problem.reason == ("symlink" if "link" in kind or kind == "dangling" else "foreign_file")
-    assert other.read_text() == f"{_sysctl_dropin.MARKER}\n" and kernel.values() == START
+    assert other.read_text() == f"{_sysctl_dropin.MARKER}\n"
+    assert kernel.values() == START
 
 
-@pytest.mark.parametrize(
-    "path", ["/etc/x.conf", "/etc/sysctl.d/x", "/etc/sysctl.d/.x.conf", "/etc/sysctl.d/a/x.conf"]
-)
+@pytest.mark.parametrize("path", ["/etc/x.conf", "/etc/sysctl.d/x", "/etc/sysctl.d/.x.conf", "/etc/sysctl.d/a/x.conf"])
 def test_path_that_systemd_does_not_read(kernel: Kernel, path: str) -> None:
     with pytest.raises(_sysctl_dropin.DropinError) as caught:
         _sysctl_dropin.make_plan(str(kernel.root), path, {"vm/swappiness": "1"})
@@ -264,7 +263,8 @@ def test_dropped_keys_get_their_old_values(kernel: Kernel) -> None:
         "sysctl:kernel.sched_rt_runtime_us",
     }
     go(kernel.root, {}, found)
-    assert kernel.values() == START and not (kernel.root / PATH[1:]).exists()
+    assert kernel.values() == START
+    assert not (kernel.root / PATH[1:]).exists()
     assert go(kernel.root, {}, found).changes == []
 
 
@@ -292,8 +292,10 @@ def test_half_a_pair_is_never_set_to_zero(kernel: Kernel, restore: dict[str, str
 def test_changing_sides_of_a_pair(kernel: Kernel) -> None:
     go(kernel.root, {"vm.dirty_ratio": 8})
     plan = go(kernel.root, {"vm.dirty_bytes": 8192}, {"vm.dirty_ratio": "20", "vm.dirty_bytes": "0"})
-    assert kernel.values()["vm/dirty_bytes"] == "8192" and plan.not_restored == []
-    assert kernel.written[-1] == ("vm/dirty_bytes", "8192") and len(kernel.written) == 2
+    assert kernel.values()["vm/dirty_bytes"] == "8192"
+    assert plan.not_restored == []
+    assert kernel.written[-1] == ("vm/dirty_bytes", "8192")
+    assert len(kernel.written) == 2
 
 
 def test_offline_tree_gets_only_the_file(tmp_path: Path) -> None:
@@ -303,9 +305,7 @@ def test_offline_tree_gets_only_the_file(tmp_path: Path) -> None:
     assert go(tmp_path, {"vm.swappiness": 1, "vm.whatever": 2}).changes == []
 
 
-def test_mounted_proc_of_the_running_host_is_left_alone(
-    kernel: Kernel, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_mounted_proc_of_the_running_host_is_left_alone(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os.path, "ismount", lambda path: str(path).endswith("/proc"))
     assert go(kernel.root, {"vm.swappiness": 1}).status == {"vm/swappiness": "persisted"}
     assert kernel.values() == START

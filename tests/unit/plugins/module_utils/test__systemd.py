@@ -36,7 +36,7 @@ def test_unit_names(path: str, name: str) -> None:
 
 @pytest.mark.parametrize("path", ["", "mnt/x", "/a/../b", "/..", "/a\0b", "/" + "x" * 250, "/" + "-" * 70])
 def test_paths_without_a_name(path: str) -> None:
-    with pytest.raises(ValueError, match="absolute|component|characters"):
+    with pytest.raises(ValueError, match=r"absolute|component|characters"):
         _systemd.unit_name_for_path(path)
 
 
@@ -82,9 +82,7 @@ def test_mount_unit() -> None:
 
 
 def test_mount_unit_leaves_out_what_is_not_asked() -> None:
-    assert (
-        settings(_systemd.render_hugetlbfs_mount("/mnt/h", "2M"))["Options"] == "pagesize=2M,mode=0770,nofail"
-    )
+    assert settings(_systemd.render_hugetlbfs_mount("/mnt/h", "2M"))["Options"] == "pagesize=2M,mode=0770,nofail"
 
 
 @pytest.mark.parametrize(
@@ -115,7 +113,8 @@ POOLS = [{"size_kb": 2048, "nodes": {"0": 300, "1": 200}}, {"size_kb": 1048576, 
 def script_of(text: str, sysfs: Path) -> str:
     """The script as the shell gets it from systemd, with ROOT's sysfs and without the pause between tries."""
     command = re.search(r"^ExecStart=/bin/sh -c '(.*)'$", text.replace("\\\n", " "), re.MULTILINE)
-    assert command and "'" not in command[1]
+    assert command
+    assert "'" not in command[1]
     assert not re.search(r"(?<!\$)(\$\$)*\$(?!\$)", command[1]), "a lone $ is expanded by systemd"
     assert "%" not in command[1]
     script = command[1].replace("$$", "$").replace("/sys/devices", f"{sysfs}/sys/devices")
@@ -130,8 +129,10 @@ def test_service_unit() -> None:
     text = _systemd.render_hugepages_service(POOLS)
     got = settings(text)
     assert (got["DefaultDependencies"], got["Type"], got["RemainAfterExit"]) == ("no", "oneshot", "yes")
-    assert "sysinit.target" in got["Before"].split() and "local-fs.target" in got["Before"].split()
-    assert got["WantedBy"] == "sysinit.target" and "RequiredBy" not in got
+    assert "sysinit.target" in got["Before"].split()
+    assert "local-fs.target" in got["Before"].split()
+    assert got["WantedBy"] == "sysinit.target"
+    assert "RequiredBy" not in got
     assert "python" not in text
 
 
@@ -199,5 +200,6 @@ def test_install_links(content: str, links: list[str]) -> None:
 
 def test_marker() -> None:
     text = _systemd.with_marker("[Unit]\n\n\n")
-    assert text == f"{_systemd.MARKER}\n[Unit]\n" and _systemd.with_marker(text) == text
+    assert text == f"{_systemd.MARKER}\n[Unit]\n"
+    assert _systemd.with_marker(text) == text
     assert not _systemd.is_ours(f"# x\n{_systemd.MARKER}\n")

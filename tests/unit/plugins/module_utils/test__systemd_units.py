@@ -32,13 +32,8 @@ class Systemctl:
         if verb not in ("show", "status"):
             self.calls.append(" ".join([verb, *names]))
         if verb == "show":
-            states = [
-                ("active" if name in self.active else self.idle.get(name, "inactive"), name) for name in names
-            ]
-            blocks = [
-                f"Id={name}\nActiveState={state}\nNeedDaemonReload={self.need_reload}"
-                for state, name in states
-            ]
+            states = [("active" if name in self.active else self.idle.get(name, "inactive"), name) for name in names]
+            blocks = [f"Id={name}\nActiveState={state}\nNeedDaemonReload={self.need_reload}" for state, name in states]
             return 0, "\n\n".join(blocks) + "\n", ""
         if verb == "status":
             return 3, "\n".join(f"line {i}" for i in range(40)), ""
@@ -66,11 +61,7 @@ def unit(name: str = "a.service", content: str = TEXT, **args: Any) -> units.Wan
 
 def links(root: Path) -> dict[str, str]:
     base = root / DIR[1:]
-    return {
-        str(path.relative_to(base)): str(path.readlink())
-        for path in sorted(base.rglob("*"))
-        if path.is_symlink()
-    }
+    return {str(path.relative_to(base)): str(path.readlink()) for path in sorted(base.rglob("*")) if path.is_symlink()}
 
 
 def test_write_enable_start_once(tmp_path: Path) -> None:
@@ -95,20 +86,24 @@ def test_write_enable_start_once(tmp_path: Path) -> None:
         "multi-user.target.wants/b.mount": f"{DIR}/b.mount",
     }
     ctl.calls.clear()
-    assert go(tmp_path, wanted, run=ctl).changes == [] and ctl.calls == []
+    assert go(tmp_path, wanted, run=ctl).changes == []
+    assert ctl.calls == []
 
 
 def test_planning_writes_nothing(tmp_path: Path) -> None:
     ctl = Systemctl()
     plan = units.make_plan(str(tmp_path), [unit(enabled=True, state="started")], [], ctl)
-    assert len(plan.changes) == 2 and ctl.calls == [] and list(tmp_path.iterdir()) == []
+    assert len(plan.changes) == 2
+    assert ctl.calls == []
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_nothing_asked_nothing_touched(tmp_path: Path) -> None:
     ctl = Systemctl()
     plan = go(tmp_path, [unit()], run=ctl)
     assert [row["resource"] for row in plan.changes] == [f"file:{DIR}/a.service"]
-    assert ctl.calls == ["daemon-reload"] and links(tmp_path) == {}
+    assert ctl.calls == ["daemon-reload"]
+    assert links(tmp_path) == {}
 
 
 @pytest.mark.parametrize("target", [f"{DIR}/a.service", "../a.service"])
@@ -159,9 +154,11 @@ def test_busy_mount_is_pending(tmp_path: Path) -> None:
     ctl.busy = {"a.mount"}
     changed = unit("a.mount", TEXT + "# new\n", enabled=True, state="started", restart_on_change=True)
     plan = go(tmp_path, [changed], run=ctl)
-    assert ctl.calls == ["daemon-reload", "stop a.mount"] and plan.pending == ["a.mount"]
+    assert ctl.calls == ["daemon-reload", "stop a.mount"]
+    assert plan.pending == ["a.mount"]
     plan = go(tmp_path, [], ["a.mount"], run=ctl)
-    assert plan.pending == ["a.mount"] and not (tmp_path / DIR[1:] / "a.mount").exists()
+    assert plan.pending == ["a.mount"]
+    assert not (tmp_path / DIR[1:] / "a.mount").exists()
     assert plan.changes[-1] == {"resource": "unit:a.mount", "before": "enabled", "after": "disabled"}
 
 
@@ -171,7 +168,8 @@ def test_service_that_does_not_stop_is_an_error(tmp_path: Path) -> None:
     ctl.busy = {"a.service"}
     with pytest.raises(units.UnitError) as caught:
         go(tmp_path, [], ["a.service"], run=ctl)
-    assert caught.value.reason == "unit_failed" and (tmp_path / DIR[1:] / "a.service").exists()
+    assert caught.value.reason == "unit_failed"
+    assert (tmp_path / DIR[1:] / "a.service").exists()
 
 
 def test_failed_start_shows_the_end_of_the_status(tmp_path: Path) -> None:
@@ -180,11 +178,9 @@ def test_failed_start_shows_the_end_of_the_status(tmp_path: Path) -> None:
     with pytest.raises(units.UnitError) as caught:
         go(tmp_path, [unit(state="started"), unit("b.mount", state="started")], run=ctl)
     assert (caught.value.reason, caught.value.unit) == ("unit_failed", "b.mount")
-    assert (
-        "Job failed." in str(caught.value)
-        and "line 39" in str(caught.value)
-        and "line 20" not in str(caught.value)
-    )
+    assert "Job failed." in str(caught.value)
+    assert "line 39" in str(caught.value)
+    assert "line 20" not in str(caught.value)
 
 
 def test_absent(tmp_path: Path) -> None:
@@ -197,9 +193,11 @@ def test_absent(tmp_path: Path) -> None:
         (f"file:{DIR}/a.service", None),
         ("unit:a.service", "disabled, inactive"),
     ]
-    assert links(tmp_path) == {} and not (tmp_path / DIR[1:] / "a.service").exists()
+    assert links(tmp_path) == {}
+    assert not (tmp_path / DIR[1:] / "a.service").exists()
     ctl.calls.clear()
-    assert go(tmp_path, [], ["a.service"], run=ctl).changes == [] and ctl.calls == []
+    assert go(tmp_path, [], ["a.service"], run=ctl).changes == []
+    assert ctl.calls == []
 
 
 def test_absent_forgets_a_failure(tmp_path: Path) -> None:
@@ -215,7 +213,8 @@ def test_absent_never_stops_what_is_not_ours(tmp_path: Path) -> None:
     ctl = Systemctl()
     ctl.active = {"dev-hugepages.mount"}
     assert go(tmp_path, [], ["dev-hugepages.mount"], run=ctl).changes == []
-    assert ctl.active == {"dev-hugepages.mount"} and ctl.calls == []
+    assert ctl.active == {"dev-hugepages.mount"}
+    assert ctl.calls == []
 
 
 @pytest.mark.parametrize("absent", [False, True])
@@ -251,7 +250,8 @@ def test_foreign_link_in_the_way(tmp_path: Path) -> None:
     put(tmp_path, f"{DIR}/multi-user.target.wants/a.service", "")
     with pytest.raises(units.UnitError) as caught:
         go(tmp_path, [unit(enabled=True)])
-    assert caught.value.reason == "foreign_file" and not (tmp_path / DIR[1:] / "a.service").exists()
+    assert caught.value.reason == "foreign_file"
+    assert not (tmp_path / DIR[1:] / "a.service").exists()
 
 
 @pytest.mark.parametrize(
@@ -265,9 +265,7 @@ def test_foreign_link_in_the_way(tmp_path: Path) -> None:
         ([unit(content="[Unit]\n", enabled=True)], [], "no_install_section"),
     ],
 )
-def test_requests_that_cannot_be(
-    tmp_path: Path, wanted: list[units.Wanted], absent: list[str], reason: str
-) -> None:
+def test_requests_that_cannot_be(tmp_path: Path, wanted: list[units.Wanted], absent: list[str], reason: str) -> None:
     with pytest.raises(units.UnitError) as caught:
         go(tmp_path, wanted, absent)
     assert caught.value.reason == reason
@@ -284,10 +282,12 @@ def test_reload_left_over_from_before(tmp_path: Path) -> None:
     go(tmp_path, [unit()], run=ctl)
     ctl.calls.clear()
     ctl.need_reload = "yes"
-    assert go(tmp_path, [unit()], run=ctl).changes == [] and ctl.calls == ["daemon-reload"]
+    assert go(tmp_path, [unit()], run=ctl).changes == []
+    assert ctl.calls == ["daemon-reload"]
 
 
 def test_systemctl_that_does_not_answer(tmp_path: Path) -> None:
     with pytest.raises(units.UnitError) as caught:
         go(tmp_path, [unit()], run=lambda arguments: (1, "", "Failed to connect to bus"))
-    assert caught.value.reason == "systemctl_failed" and "connect to bus" in str(caught.value)
+    assert caught.value.reason == "systemctl_failed"
+    assert "connect to bus" in str(caught.value)

@@ -48,12 +48,14 @@ def test_smallest_factor_that_reaches_it(path: Path) -> None:
     zones = factors[10]
     for asked in (64 << 20, 100_000_000, 200_000_001):
         plan = wm.scale_factor_for(asked, zones, kbytes, room_bytes=0)
-        assert plan.predicted_bytes >= asked and wm.DEFAULT_FACTOR < plan.scale_factor <= 3000
+        assert plan.predicted_bytes >= asked
+        assert wm.DEFAULT_FACTOR < plan.scale_factor <= 3000
         less = wm.predict(zones, plan.scale_factor - 1, kbytes)
         assert sum(row[1] - row[0] for row in less) * 4096 < asked
     for factor, shown in factors.items():
         plan = wm.scale_factor_for(wm.distance(shown), zones, kbytes, room_bytes=0)
-        assert plan.predicted_bytes == wm.distance(shown) and plan.scale_factor <= factor
+        assert plan.predicted_bytes == wm.distance(shown)
+        assert plan.scale_factor <= factor
 
 
 def zone(node: int, name: str, managed: int) -> wm.Zone:
@@ -75,9 +77,8 @@ def test_more_than_the_kernel_can() -> None:
     assert caught.value.reason == "extra_free_above_max"
     numbers = caught.value.numbers
     assert numbers == {"asked_bytes": GIB, "max_bytes": (1 << 20) * 1000 // 10000 * 4096, "max_factor": 1000}
-    assert str(numbers["max_bytes"]) in str(caught.value) and "firsttouch_extra_free_bytes" in str(
-        caught.value
-    )
+    assert str(numbers["max_bytes"]) in str(caught.value)
+    assert "firsttouch_extra_free_bytes" in str(caught.value)
 
 
 def test_high_watermark_beside_the_pages() -> None:
@@ -88,7 +89,8 @@ def test_high_watermark_beside_the_pages() -> None:
         wm.scale_factor_for(asked, zones, 67584, pages_bytes={0: 0, 1: 3 * GIB + GIB // 2})
     assert caught.value.reason == "high_watermark_does_not_fit"
     numbers = caught.value.numbers
-    assert numbers["node"] == 1 and numbers["managed_bytes"] == 4 * GIB
+    assert numbers["node"] == 1
+    assert numbers["managed_bytes"] == 4 * GIB
     left = numbers["managed_bytes"] - numbers["pages_bytes"]
     assert left < numbers["high_bytes"] + numbers["room_bytes"]
 
@@ -107,7 +109,8 @@ def test_room(room: int | dict[int, int], fits: bool) -> None:
 def test_larger_pages_count_in_bytes() -> None:
     zones = [zone(0, "Normal", 1 << 16)]
     plan = wm.scale_factor_for(GIB // 4, zones, 67584, page_bytes=65536)
-    assert plan.scale_factor == 625 and plan.predicted_bytes == GIB // 4
+    assert plan.scale_factor == 625
+    assert plan.predicted_bytes == GIB // 4
 
 
 @pytest.mark.parametrize("asked", [-1])
@@ -133,7 +136,8 @@ def test_largest_factor(version: tuple[int, int], factor: int) -> None:
 def test_reading(tmp_path: Path) -> None:
     text = (
         "Node 0, zone   Normal\n  per-node stats\n      nr_min 7\n  pages free     3840\n        min      51\n"
-        "        low      63\n        high     75\n        managed  3840\n  pagesets\n    cpu: 0\n              high: 9\n"
+        "        low      63\n        high     75\n        managed  3840\n  pagesets\n    cpu: 0\n"
+        "              high: 9\n"
         "              low 99\nNode 2, zone  Movable\n        boost    5\n        min      37\n        low      37\n"
         "        high     37\n        managed  0\n"
     )
@@ -141,7 +145,8 @@ def test_reading(tmp_path: Path) -> None:
     put(tmp_path, "/proc/sys/vm/min_free_kbytes", "204\n")
     zones = wm.read_zones(str(tmp_path))
     assert zones == [wm.Zone(0, "Normal", 3840, 51, 63, 75), wm.Zone(2, "Movable", 0, 37, 37, 37, 5)]
-    assert wm.distance(zones) == 12 * 4096 and wm.read_min_free_kbytes(str(tmp_path)) == 204
+    assert wm.distance(zones) == 12 * 4096
+    assert wm.read_min_free_kbytes(str(tmp_path)) == 204
     assert wm.movable_is_capped(zones, 204)
     with pytest.raises(ValueError, match="managed"):
         wm.parse_zones("Node 0, zone Normal\n min 1\n low 2\n high 3\n")

@@ -33,17 +33,20 @@ def test_check_predicts_run_and_run_twice(host: Path) -> None:
     predicted = dropin(host, check=True, values=values)
     assert snapshot(host) == before
     done = dropin(host, values=values)
-    assert (
-        predicted["changed"] and predicted["changes"] == done["changes"] and predicted["diff"] == done["diff"]
-    )
+    assert predicted["changed"]
+    assert predicted["changes"] == done["changes"]
+    assert predicted["diff"] == done["diff"]
     assert done["sysctls"] == {"vm.swappiness": "applied", "vm.stat_interval": "applied"}
     assert done["found"] == {"vm.swappiness": "60", "vm.stat_interval": "1"}
     assert [part["before_header"] for part in done["diff"]] == [PATH, "/proc/sys"]
     after = snapshot(host)
     for check in (True, False):
         again = dropin(host, check=check, values=values)
-        assert not again["changed"] and again["changes"] == [] and again["diff"] == []
-    assert snapshot(host) == after and (host / PATH[1:]).stat().st_mode & 0o777 == 0o644
+        assert not again["changed"]
+        assert again["changes"] == []
+        assert again["diff"] == []
+    assert snapshot(host) == after
+    assert (host / PATH[1:]).stat().st_mode & 0o777 == 0o644
 
 
 def test_absent_restores(host: Path) -> None:
@@ -51,17 +54,18 @@ def test_absent_restores(host: Path) -> None:
     found = dropin(host, values={"vm.swappiness": 1, "vm.laptop_mode": 5})["found"]
     predicted = dropin(host, check=True, state="absent", restore=found)
     done = dropin(host, state="absent", restore=found)
-    assert predicted["changes"] == done["changes"] and done["changed"]
-    assert snapshot(host) == before and done["not_restored"] == []
+    assert predicted["changes"] == done["changes"]
+    assert done["changed"]
+    assert snapshot(host) == before
+    assert done["not_restored"] == []
     assert not dropin(host, state="absent", restore=found)["changed"]
 
 
 def test_absent_without_values_to_restore_says_so(host: Path) -> None:
     dropin(host, values={"vm.swappiness": 1})
     done = dropin(host, state="absent")
-    assert done["not_restored"] == ["vm.swappiness"] and [row["resource"] for row in done["changes"]] == [
-        f"file:{PATH}"
-    ]
+    assert done["not_restored"] == ["vm.swappiness"]
+    assert [row["resource"] for row in done["changes"]] == [f"file:{PATH}"]
 
 
 @pytest.mark.parametrize(
@@ -80,15 +84,19 @@ def test_refusals_change_nothing(host: Path, args: dict[str, Any], reason: str) 
     before = snapshot(host)
     for check in (True, False):
         result = dropin(host, check=check, **args)
-        assert result["failed"] and result["reason"] == reason and result["msg"]
+        assert result["failed"]
+        assert result["reason"] == reason
+        assert result["msg"]
     assert snapshot(host) == before
 
 
 def test_override_as_a_warning(host: Path) -> None:
     put(host, "/etc/sysctl.d/zzz-vendor.conf", "vm.swappiness = 30\n")
     refused = dropin(host, check=True, values={"vm.swappiness": 1})
-    assert refused["failed"] and refused["file"] == "/etc/sysctl.d/zzz-vendor.conf"
-    assert "firsttouch_" in refused["msg"] and "zzz-vendor.conf:1" in refused["msg"]
+    assert refused["failed"]
+    assert refused["file"] == "/etc/sysctl.d/zzz-vendor.conf"
+    assert "firsttouch_" in refused["msg"]
+    assert "zzz-vendor.conf:1" in refused["msg"]
     done = dropin(host, values={"vm.swappiness": 1}, on_override="warn")
     assert done["sysctls"] == {"vm.swappiness": "overridden"}
     assert done["overridden"] == {"vm.swappiness": "/etc/sysctl.d/zzz-vendor.conf"}

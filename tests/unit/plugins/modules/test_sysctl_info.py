@@ -19,10 +19,12 @@ def info(root: Path, **args: Any) -> dict[str, Any]:
 
 def test_empty_tree(tmp_path: Path) -> None:
     result = info(tmp_path)
-    assert not result.get("failed") and not result["changed"]
+    assert not result.get("failed")
+    assert not result["changed"]
     for key in ("order", "masked", "foreign_unsupported", "foreign_writers", "findings", "notes"):
         assert result[key] == []
-    assert result["sysctls"] == {} and result["verdict"] is None
+    assert result["sysctls"] == {}
+    assert result["verdict"] is None
 
 
 def test_no_writes(tmp_path: Path) -> None:
@@ -45,7 +47,9 @@ def test_no_writes(tmp_path: Path) -> None:
 )
 def test_bad_requests(tmp_path: Path, args: dict[str, Any], reason: str) -> None:
     result = info(tmp_path, **args)
-    assert result["failed"] and result["reason"] == reason and result["msg"]
+    assert result["failed"]
+    assert result["reason"] == reason
+    assert result["msg"]
 
 
 @pytest.mark.parametrize(

@@ -32,24 +32,30 @@ def test_check_predicts_run_and_run_twice(tmp_path: Path) -> None:
     predicted = run(tmp_path, check=True, units=wanted)
     assert snapshot(tmp_path) == {}
     done = run(tmp_path, units=wanted)
-    assert predicted["changes"] == done["changes"] and predicted["diff"] == done["diff"] and done["changed"]
+    assert predicted["changes"] == done["changes"]
+    assert predicted["diff"] == done["diff"]
+    assert done["changed"]
     assert [row["resource"] for row in done["changes"]] == [
         "file:/etc/systemd/system/a.service",
         "unit:a.service",
     ]
     assert sorted(snapshot(tmp_path)) == [f"{DIR}/a.service", f"{DIR}/multi-user.target.wants/a.service"]
-    assert done["diff"][0]["after"].endswith(TEXT) and done["pending"] == []
+    assert done["diff"][0]["after"].endswith(TEXT)
+    assert done["pending"] == []
     again = run(tmp_path, units=wanted)
-    assert not again["changed"] and again["changes"] == []
+    assert not again["changed"]
+    assert again["changes"] == []
     gone = run(tmp_path, absent=["a.service"])
-    assert gone["changed"] and snapshot(tmp_path) == {}
+    assert gone["changed"]
+    assert snapshot(tmp_path) == {}
     assert not run(tmp_path, absent=["a.service"])["changed"]
 
 
 def test_foreign_file(tmp_path: Path) -> None:
     put(tmp_path, f"/{DIR}/a.service", "# mine\n")
     result = run(tmp_path, units=[{"name": "a.service", "content": TEXT}])
-    assert result["failed"] and (result["reason"], result["unit"]) == ("foreign_file", "a.service")
+    assert result["failed"]
+    assert (result["reason"], result["unit"]) == ("foreign_file", "a.service")
     assert "/etc/systemd/system/a.service" in result["msg"]
 
 
@@ -57,7 +63,8 @@ def test_running_host_without_systemd() -> None:
     real = os.path.isdir
     with mock.patch("os.path.isdir", lambda path: False if path == "/run/systemd/system" else real(path)):
         result = run("/", check=True, units=[{"name": "a.service", "content": TEXT}])
-    assert result["failed"] and result["reason"] == "no_systemd"
+    assert result["failed"]
+    assert result["reason"] == "no_systemd"
 
 
 @pytest.mark.parametrize("name", ["a", "../x.service", "a.service/b"])
