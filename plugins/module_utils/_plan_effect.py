@@ -12,11 +12,12 @@ from typing import Any
 
 from ._cmdline import normal_key, split
 from ._cpulist import format_list, parse
-from ._intent import Judge, format_size
+from ._intent import Judge
 from ._kernel_args import Prediction, predict
 from ._kernel_hugetlb import KEYS as HUGETLB_KEYS
 from ._kernel_isolation import KEYS as ISOLATION_KEYS
 from ._plan_facts import Facts, Kernel
+from ._plan_fit import count
 
 _CODE = "dropped_by_kernel"
 _MIB = 1 << 20
@@ -37,7 +38,7 @@ def check_effect(
         found = predict(line, kernel.facts)
         before = len(judge.refusals)
         if "hugepages" in planned and pages.get("method") == "cmdline":
-            _check_pools(pages, found, kernel, facts, judge)
+            _check_pools(pages, found, kernel, judge)
             _check_memory(pages, found, floors, judge)
         if "cpu_isolation" in planned and cpus.get("isolated"):
             _check_isolation(cpus, found, kernel, judge)
@@ -53,18 +54,18 @@ def _foreign(line: str, pages: Mapping[str, Any], cpus: Mapping[str, Any]) -> li
             and not token.is_separator]  # fmt: skip
 
 
-def _check_pools(pages: Mapping[str, Any], found: Prediction, kernel: Kernel, facts: Facts, judge: Judge) -> None:
+def _check_pools(pages: Mapping[str, Any], found: Prediction, kernel: Kernel, judge: Judge) -> None:
     many = any("," in token or ":" in token for token in pages["tokens"])
     for row in pages["pools"]:
         pool = found.pools.get(row["size_kb"])
-        nodes = {int(node): count for node, count in row["nodes"].items() if count}
+        nodes = {int(node): pages for node, pages in row["nodes"].items() if pages}
         total = pool.total if pool else 0
         if total == row["total"] and (not many or not total or pool is None or dict(pool.nodes) == nodes):
             continue
         texts = [warn.text for warn in found.warnings if warn.token in pages["tokens"] or "hugetlb" in warn.token]
         why = "; ".join(texts) or f"it would reserve {total} of them"
         text = (
-            f"{row['total']} pages of {format_size(row['size_kb'])}: kernel {kernel.release} would not take the boot "
+            f"{count(row['total'], row['size'])}: kernel {kernel.release} would not take the boot "
             f"arguments beside those of others ({why}); use firsttouch_hugepages_method: unit, or change these"
         )
         details = {"kernel": kernel.release, "size": row["size"], "asked": row["total"], "available": total}

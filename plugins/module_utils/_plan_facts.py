@@ -171,6 +171,7 @@ def _judge_kernel(tree: Tree, topology: Topology, release: str, running: bool) -
         present=cpus.present,
         online=cpus.online,
         nr_cpu_ids=max(cpus.possible) + 1 if cpus.possible else None,
+        boot_cpu=cpus.boot_cpu or 0,
         nodes=tuple(topology.ids()),
         memory_nodes=tuple(node.id for node in topology.nodes if node.has_memory is not False),
         memory_bytes=topology.memory_bytes,

@@ -36,6 +36,8 @@ def floors(value: Any, topology: Topology, judge: Judge) -> dict[int, int]:
 def check_sizes(pools: Pools, facts: Facts, judge: Judge) -> None:
     """Refuse sizes that kernel or CPU lack, and say which of the two."""
     for size_kb in pools:
+        if not facts.sizes_known:
+            judge.note("page_size_unproven", _VARIABLE, f"nothing shows that this host has pages of {format_size(size_kb)}")
         unsupported = size_problem(size_kb, facts)
         if unsupported:
             cause, text = unsupported
@@ -52,6 +54,9 @@ def size_problem(size_kb: int, facts: Facts) -> tuple[str, str] | None:
     if flag and flag not in (facts.cpu_flags or ()):
         return "cpu_flag_missing", f"the CPU lacks the flag {flag}"
     if not facts.sizes_known:
+        known = facts.kernels[0].facts.huge_sizes_kb if facts.kernels and facts.topology.arch == "x86_64" else ()
+        if known and size_kb not in known:
+            return "not_of_architecture", f"{facts.topology.arch} has {', '.join(map(format_size, known))}"
         return None
     sizes = ", ".join(format_size(size) for size in offered) or "none"
     text = (
@@ -108,16 +113,21 @@ def foreign_pages(topology: Topology, ours_kb: Iterable[int]) -> dict[int, int]:
 def _refuse_node(number: int, row: Mapping[str, int], pools: Pools, judge: Judge) -> None:
     room = max(row["memory_bytes"] - row["foreign_bytes"] - row["floor_bytes"], 0)
     wants = " and ".join(
-        f"{counts[number]} of {format_size(size_kb)}" for size_kb, counts in pools.items() if counts.get(number)
+        count(counts[number], format_size(size_kb)) for size_kb, counts in pools.items() if counts.get(number)
     )
     taken = f", {_mib(row['foreign_bytes'])} are in huge pages of other sizes" if row["foreign_bytes"] else ""
     text = (
-        f"node {number}: {wants} pages are {_mib(row['pages_bytes'])}, the node has {_mib(row['memory_bytes'])}{taken} "
+        f"node {number}: {wants} are {_mib(row['pages_bytes'])}, the node has {_mib(row['memory_bytes'])}{taken} "
         f"and {_mib(row['floor_bytes'])} stay free (firsttouch_reserve_floor_bytes), so at most {_mib(room)} fit; "
         "ask for fewer pages"
     )
     details = {"node": number, "asked": row["pages_bytes"], "available": room, **row}
     judge.refuse("pages_exceed_node", _VARIABLE, text, **details)
+
+
+def count(pages: int, size: str) -> str:
+    """`1 page of 2M`, `300 pages of 2M`."""
+    return f"{pages} page{'' if pages == 1 else 's'} of {size}"
 
 
 def _mib(number: int) -> str:
@@ -134,8 +144,8 @@ def _check_slots(number: int, pools: Pools, facts: Facts, judge: Judge) -> None:
         if asked > room:
             size = format_size(size_kb)
             text = (
-                f"node {number}: {asked} pages of {size} need {asked} aligned free slots and one to spare, because "
-                f"the kernel may land in any at boot; the node has {slots} ({how}), so at most {room} fit"
+                f"node {number}: {count(asked, size)} need as many aligned free slots and one to spare, because "
+                f"the kernel may land in any at boot; the node has {slots} ({how}), so at most {room} fit; ask for fewer"
             )
             details = {"node": number, "size": size, "asked": asked, "available": room, "slots": slots}
             judge.refuse("no_aligned_slots", _VARIABLE, text, **details)

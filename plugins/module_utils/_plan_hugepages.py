@@ -15,6 +15,7 @@ from . import _systemd
 from ._intent import IntentError, Judge, byte_size, format_size, integer, listing, mapping, page_size_kb
 from ._plan_facts import Facts
 from ._plan_fit import check_fit, check_sizes
+from ._plan_fit import count as pages_of
 from ._topology import Topology, even_split
 
 VARIABLE = "hugepages"
@@ -133,7 +134,7 @@ def memory_nodes(topology: Topology) -> tuple[int, ...]:
 
 def _check_node(number: int, count: int, size: str, topology: Topology, judge: Judge) -> None:
     node = topology.node(number)
-    asked = f"{count} pages of {size} on node {number}"
+    asked = f"{pages_of(count, size)} on node {number}"
     usable = ", ".join(map(str, memory_nodes(topology))) or "none"
     details = {"node": number, "size": size, "asked": count, "available": 0}
     if node is None:

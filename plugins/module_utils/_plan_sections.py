@@ -120,8 +120,9 @@ def cpu_isolation(job: Job) -> dict[str, Any]:
     elif job.kept("irqbalance") and has(job.old, "irqbalance"):
         irqbalance = job.old["irqbalance"]
         names.append("irqbalance")
-    irqbalance = irqbalance or "keep"
-    if irqbalance is False:
+    if irqbalance is None:
+        irqbalance = "keep"
+    elif irqbalance is False:
         irqbalance = "off"  # YAML 1.1 reads an unquoted off as false
     if irqbalance not in _irqbalance.MODES:
         job.judge.refuse("bad_value", "irqbalance", f"{irqbalance!r} is not one of {', '.join(_irqbalance.MODES)}")

@@ -37,8 +37,9 @@ _TOP_FACTOR = 3000
 def live_keys(intent: Mapping[str, Any]) -> list[str]:
     """The sysctls whose live values the plan looks at."""
     asked = intent.get("vm_sysctls")
-    names = [str(key) for key in asked] if isinstance(asked, Mapping) else []
-    return sorted({*(name for name in names if _NAME.fullmatch(name)), RT_RUNTIME, RT_PERIOD, SCALE_FACTOR, NUMA_BALANCING})
+    names = [str(key).replace("/", ".") for key in asked] if isinstance(asked, Mapping) else []
+    own = (RT_RUNTIME, RT_PERIOD, SCALE_FACTOR, NUMA_BALANCING)
+    return sorted({*(name for name in names if _NAME.fullmatch(name)), *own})
 
 
 def plan_vm(value: Any, facts: Facts, judge: Judge) -> dict[str, str]:
@@ -49,6 +50,8 @@ def plan_vm(value: Any, facts: Facts, judge: Judge) -> dict[str, str]:
     found: dict[str, str] = {}
     for key, raw in value.items():
         name = str(key).replace("/", ".")
+        if name in found:
+            judge.refuse("bad_value", "vm_sysctls", f"{name} is given twice", sysctl=name)
         try:
             found[name] = _value(name, raw, facts, judge)
         except IntentError as exc:
@@ -126,7 +129,8 @@ def plan_extra_free(
         judge.refuse("sysctl_conflict", name, text, sysctl=SCALE_FACTOR)
         return None
     if not facts.zones or facts.min_free_kbytes is None:
-        judge.refuse("zones_unknown", name, "the zones in /proc/zoneinfo or vm.min_free_kbytes cannot be read")
+        why = "; ".join(facts.warnings) or "/proc/zoneinfo or vm.min_free_kbytes cannot be read"
+        judge.refuse("zones_unknown", name, f"{why}, so no watermark can be computed; leave it unset here")
         return None
     _check_known(SCALE_FACTOR, name, facts, judge)
     min_free = facts.min_free_kbytes
