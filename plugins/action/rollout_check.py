@@ -26,7 +26,8 @@ def resolve_hook(moment: str, path: str, inventory_dirs: list[str], loader: Data
     candidates = [path] if os.path.isabs(path) else [os.path.join(base, path) for base in inventory_dirs]
     found = next((c for c in candidates if os.path.isfile(c)), None)
     if found is None:
-        raise AnsibleActionFail(f"{variable}: {path!r} is not a file; looked for: {', '.join(candidates) or 'no inventory directory'}")
+        places = ", ".join(candidates) or "nothing, as the inventory has no directory"
+        raise AnsibleActionFail(f"{variable}: {path!r} is not a file; looked for {places}")
     try:
         tasks = loader.load_from_file(found)
     except AnsibleError as exc:
@@ -52,11 +53,13 @@ class ActionModule(ActionBase):
         extra = load_extra_vars(self._loader)
         if "firsttouch_serial" not in extra:
             hostvars = task_vars.get("hostvars", {})
-            setters = [name for name in task_vars.get("ansible_play_hosts_all", []) if "firsttouch_serial" in hostvars[name]]
+            hosts = task_vars.get("ansible_play_hosts_all", [])
+            setters = [name for name in hosts if "firsttouch_serial" in hostvars[name]]
             if setters:
                 raise AnsibleActionFail(
-                    f"firsttouch_serial is set in the inventory (of {', '.join(setters[:5])}), where it has no effect: batch sizes "
-                    "are read before any host variable exists. Remove it there and pass -e firsttouch_serial=... instead."
+                    f"firsttouch_serial is set in the inventory (of {', '.join(setters[:5])}), where it has no effect: "
+                    "batch sizes are read before any host variable exists. Remove it there and pass "
+                    "-e firsttouch_serial=... instead."
                 )
         source = task_vars.get("ansible_inventory_sources") or []
         dirs = [s if os.path.isdir(s) else os.path.dirname(s) for s in map(str, source) if os.path.exists(s)]

@@ -8,7 +8,6 @@ import hashlib
 import json
 import os
 import sys
-from typing import Dict
 
 FOLDERS = ("/etc", "/boot", "/usr/lib/sysctl.d", "/usr/lib/systemd", "/var/lib/firsttouch")
 # Written by the running system itself, whatever we do: grub's boot success flag and saved entry live in grubenv.
@@ -16,7 +15,10 @@ VOLATILE = ("/etc/adjtime", "/etc/resolv.conf", "/etc/machine-id", "/etc/mtab")
 SYSCTLS = ("/proc/sys/vm/*", "/proc/sys/kernel/sched_*", "/proc/sys/kernel/numa_balancing*")
 # Counters and one-shot triggers, no settings.
 NOT_SETTINGS = ("/proc/sys/vm/compact_memory", "/proc/sys/vm/drop_caches", "/proc/sys/vm/stat_refresh")
-POOLS = ("/sys/devices/system/node/node*/hugepages/*/nr_hugepages", "/sys/kernel/mm/hugepages/*/nr_overcommit_hugepages")
+POOLS = (
+    "/sys/devices/system/node/node*/hugepages/*/nr_hugepages",
+    "/sys/kernel/mm/hugepages/*/nr_overcommit_hugepages",
+)
 
 
 def digest(path: str) -> str:
@@ -31,9 +33,9 @@ def digest(path: str) -> str:
 
 def main() -> None:
     """Print {files, settings, boot_id, cmdline}."""
-    files: Dict[str, str] = {}
+    files: dict[str, str] = {}
     for folder in FOLDERS:
-        for top, _, names in os.walk(folder):
+        for top, _folders, names in os.walk(folder):
             files.update({os.path.join(top, name): digest(os.path.join(top, name)) for name in names})
     settings = {}
     for pattern in SYSCTLS + POOLS:
