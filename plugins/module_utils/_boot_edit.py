@@ -45,9 +45,9 @@ def drop_tokens(
 
 
 def append_tokens(
-    root: str, grub: GrubDefault, name: str, tokens: list[str], dropins: bool
+    root: str, grub: GrubDefault, name: str, tokens: list[str], dropins: bool, overlay: dict[str, str]
 ) -> tuple[str, str]:
-    """Return (path, new text) of the file in which TOKENS were added to the variable NAME.
+    """Return (path, new text) of the file in which TOKENS were added to the variable NAME, over OVERLAY.
 
     They go to the end of its last assignment, before a bare `--`, or into a new line of /etc/default/grub.
     Raises BootError `cannot_edit` where the result would not be exactly that.
@@ -57,7 +57,7 @@ def append_tokens(
     dashes = next((index for index, text in enumerate(old) if text == "--"), len(old))
     step = next((step for step in reversed(grub.steps) if step.name == name), None)
     path = step.file if step else DEFAULT
-    text = read_text(root, path) or ""
+    text = overlay[path] if path in overlay else read_text(root, path) or ""
     if step is None:
         newline = "" if not text or text.endswith("\n") else "\n"
         text = f'{text}{newline}{name}="{" ".join(tokens)}"\n'
@@ -71,7 +71,7 @@ def append_tokens(
         text = (
             text[: step.start] + _extended(text[step.start : step.end], value.text, tokens) + text[step.end :]
         )
-    after = read_default(root, dropins, {path: text})
+    after = read_default(root, dropins, {**overlay, path: text})
     _prove(grub, after, name, old[:dashes] + tokens + old[dashes:])
     return path, text
 

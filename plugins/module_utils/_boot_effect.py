@@ -114,8 +114,10 @@ def contradicting(foreign: list[LineToken], wanted: list[str], facts: KernelFact
     line = " ".join([token.text for token in foreign] + wanted)
     concern = Concern.of(wanted, facts)
     keys = {normal_key(token.key) for token in split(" ".join(wanted))}
-    same = [token for token in foreign if _key(token.text) in keys]
-    plain = [token for token in same if _key(token.text) not in MANAGED_KEYS and token.text not in wanted]
+    same = [token for token in foreign if token_key(token.text) in keys]
+    plain = [
+        token for token in same if token_key(token.text) not in MANAGED_KEYS and token.text not in wanted
+    ]
     if plain:
         return plain
     own = effect_of(" ".join(wanted), concern, facts)
@@ -126,7 +128,7 @@ def contradicting(foreign: list[LineToken], wanted: list[str], facts: KernelFact
         rest = [other.text for other in foreign if other is not token]
         if effect_of(" ".join(rest + wanted), concern, facts) == own:
             return [token]
-    return same or [token for token in foreign if _key(token.text) in MANAGED_KEYS] or foreign[-1:]
+    return same or [token for token in foreign if token_key(token.text) in MANAGED_KEYS] or foreign[-1:]
 
 
 def ignored_by_kernel(line: str, wanted: list[str], facts: KernelFacts) -> str | None:
@@ -157,7 +159,7 @@ def check_tokens(tokens: list[str], keys: list[str]) -> None:
                 "invalid_token", f"the token {token!r} is refused: its value is undefined", token=token
             )
     given = {normal_key(key) for key in keys}
-    foreign = [token for token in tokens if keys and _key(token) not in given]
+    foreign = [token for token in tokens if keys and token_key(token) not in given]
     if foreign:
         raise BootError("invalid_token", f"the key of {foreign[0]!r} is not among the keys {sorted(given)}")
 
@@ -166,7 +168,7 @@ def _groups(wanted: list[str]) -> list[list[str]]:
     """WANTED in groups within which the order means something."""
     groups: dict[str, list[str]] = {}
     for token in wanted:
-        key = _key(token)
+        key = token_key(token)
         groups.setdefault("hugetlb" if key in HUGETLB_KEYS else key, []).append(token)
     return list(groups.values())
 
@@ -176,6 +178,7 @@ def _in_order(tokens: list[str], wanted: list[str]) -> bool:
     return all(token in rest for token in wanted)
 
 
-def _key(text: str) -> str:
+def token_key(text: str) -> str:
+    """The key of the one token TEXT, as the kernel compares keys."""
     tokens = split(text)
     return normal_key(tokens[0].key) if tokens else ""

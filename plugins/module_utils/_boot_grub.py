@@ -63,9 +63,9 @@ class GrubBackend(Backend):
         return read_grubcfg(self.root, PREFIX, text, read_grubenv(self.root, GRUBENV), self._platform())
 
     def _platform(self) -> str | None:
-        """GRUB's name of the firmware it is installed for; None where it is for several or unknown."""
-        if self.live:
-            return "efi" if exists(self.root, "/sys/firmware/efi") else None
+        """GRUB's name of the firmware it starts from; None where that is not known."""
+        if self.live and exists(self.root, "/sys/firmware/efi"):
+            return "efi"
         return "pc" if exists(self.root, f"{PREFIX}/i386-pc/normal.mod") else None
 
     # -- reading ------------------------------------------------------------------------------------
@@ -74,13 +74,9 @@ class GrubBackend(Backend):
         return list(self.grub.files)
 
     def settings(self) -> list[Setting]:
-        return [
-            setting
-            for name in SHOWN
-            if (setting := self.grub.setting(name, DROPIN)).value is not None
-            or setting.problem
-            and name in (*NORMAL, LINUX_RECOVERY)
-        ]
+        found = [self.grub.setting(name, DROPIN) for name in SHOWN]
+        needed = (*NORMAL, LINUX_RECOVERY)
+        return [row for row in found if row.value is not None or (row.problem and row.name in needed)]
 
     def entries(self) -> list[Entry]:
         return list(self.cfg.entries) if self.cfg else []
@@ -101,31 +97,38 @@ class GrubBackend(Backend):
     def configured_line(self) -> list[LineToken] | None:
         return _normal_tokens(self.grub)
 
+    def shared_line(self) -> str:
+        """What the settings, read anew, give to recovery entries."""
+        grub = read_default(self.root)
+        return " ".join((grub.text(LINUX_RECOVERY), grub.text(LINUX)))
+
     def boot_tokens(self, grub: GrubDefault) -> list[LineToken]:
-        """The tokens of a normal entry that grub-mkconfig would make from GRUB: root=, ro and the configured ones.
+        """The tokens of the normal entry that grub-mkconfig would make from GRUB: root=, ro, the configured.
 
         10_linux writes the values into grub.cfg as they are, so GRUB takes them apart once more.
         """
         configured = _normal_tokens(grub)
-        values = " ".join(grub.text(name) for name in NORMAL)
-        texts = self._through_grub(values, configured)
+        texts = self._through_grub(" ".join(grub.text(name) for name in NORMAL), configured)
         entry = self.cfg.default if self.cfg else None
         base = [token.text for token in entry.tokens] if entry else []
+        end: list[str] = []
         now = self._through_grub(" ".join(self.grub.text(name) for name in NORMAL), None) if base else []
-        if now and base[-len(now) :] == now:
-            base = base[: -len(now)]
-        elif base:
+        at = next((i for i in range(len(base)) if now and base[i : i + len(now)] == now), None)
+        if at is not None:
+            base, end = base[:at], base[at + len(now) :]
+        elif now:
+            # grub.cfg is older than the settings
             ends = [index for index, text in enumerate(base) if text in ("ro", "rw")]
             base = base[: ends[0] + 1] if ends else base[:1]
         if len(texts) == len(configured):
-            tail = [LineToken(text, token.source, token.ours) for text, token in zip(texts, configured)]
+            middle = [LineToken(text, t.source, t.ours) for text, t in zip(texts, configured)]
         else:
-            tail = [LineToken(text) for text in texts]
+            middle = [LineToken(text) for text in texts]
         place = entry.tokens[0].source if entry and entry.tokens else None
-        return [LineToken(text, place) for text in base] + tail
+        return [LineToken(text, place) for text in base] + middle + [LineToken(text, place) for text in end]
 
     def _through_grub(self, value: str, tokens: list[LineToken] | None) -> list[str]:
-        """The kernel tokens that GRUB makes of the configured VALUE. Raises BootError where it ends the command."""
+        """The kernel tokens that GRUB makes of VALUE. Raises BootError where VALUE ends the command."""
         interpreter = Interpreter(self.root, PREFIX, {}, None)
         for name in re.findall(r"\$\{?([A-Za-z_]\w*)", value):
             interpreter.variables[name] = None
@@ -199,14 +202,16 @@ class GrubBackend(Backend):
         line = " ".join(token.text for token in tokens)
         check_line(line, list(request.tokens), request, facts, file=DROPIN)
         entry = self.cfg.default if self.cfg else None
-        plan = BootPlan(request, line=line, line_before=entry.line if entry else None)
+        plan = BootPlan(request, line=line, line_before=entry.line if entry else None, running=running)
         plan.memory = guard(line, request, running, facts, self.root)
         if before_text != after_text:
             plan.files.append(FileChange(DROPIN, before_text, after_text))
         for path, text in overlay.items():
             if path != DROPIN:
                 plan.files.append(FileChange(path, read_text(self.root, path), text))
-        now = entry.line if entry else " ".join(token.text for token in _normal_tokens(self.grub))
+        now = " ".join(token.text for token in self.boot_tokens(self.grub))
+        if entry and self.live:
+            now = entry.line  # which may be older than the settings
         about = Request((*request.tokens, *_own_texts(self.grub)), request.keys, request.owned)
         plan.before, plan.after = about.about(now), about.about(line)
         if self.live:
@@ -224,8 +229,8 @@ class GrubBackend(Backend):
         )
         raise BootError(
             "overridden_by_dropin",
-            f"{later.file if later else 'another file'} is read after {DROPIN} and sets {LINUX_DEFAULT} again, "
-            "so our tokens would be lost: let it append, or give it a name that sorts before",
+            f"{later.file if later else 'another file'} is read after {DROPIN} and sets {LINUX_DEFAULT} "
+            "again, so our tokens would be lost: let it append, or give it a name that sorts before",
             later.file if later else None,
             later.line if later else None,
         )

@@ -66,7 +66,7 @@ class Generator:
             last = (err or out).strip().splitlines()[-8:]
             raise BootError(
                 "generation_failed",
-                f"{name} failed with status {status}; grub.cfg and its settings are as they were: {' | '.join(last)}",
+                f"{name} failed with status {status}; nothing was changed: {' | '.join(last)}",
                 self.path,
             )
 
@@ -84,18 +84,13 @@ class Generator:
                 if missing:
                     raise self._lost(entry, missing[1])
         check_line(cfg.default.line, wanted, request, facts, file=self.path)
-        guard(cfg.default.line, request, None, facts, self.backend.root)
+        guard(cfg.default.line, request, self.plan.running, facts, self.backend.root)
         about = request.about(cfg.default.line)
         if not wanted and any(token in about for token in self.plan.before if token not in self.plan.after):
             raise self._lost(cfg.default, f"still there: {' '.join(about)}")
-        ours = [token for token in self.plan.after if token in request.tokens]
+        shared = request.about(self.backend.shared_line())
         for entry in cfg.entries:
-            if (
-                entry.recovery
-                and ours
-                and shortfall(entry.line, ours, facts) is None
-                and self._only_ours(ours)
-            ):
+            if entry.recovery and any(text not in shared for text in request.about(entry.line)):
                 raise BootError(
                     "recovery_entry_touched",
                     f"the recovery entry {entry.title!r} would have our tokens",
@@ -103,15 +98,11 @@ class Generator:
                 )
         self.line = cfg.default.line
 
-    def _only_ours(self, ours: list[str]) -> bool:
-        """Whether the drop-in is what brings OURS (not a variable that recovery entries share)."""
-        return any(change.after and " ".join(ours) in change.after for change in self.plan.files)
-
     def _lost(self, entry: Entry, text: str) -> BootError:
         return BootError(
             "token_not_generated",
-            f"the entry {entry.title!r}, written by {entry.section or 'an unknown script'}, does not have what the "
-            f"settings ask for ({text}); grub.cfg and its settings are as they were",
+            f"the entry {entry.title!r}, written by {entry.section or 'an unknown script'}, does not have "
+            f"what the settings ask for ({text}); nothing was changed",
             entry.section or self.path,
             entry=entry.id,
         )

@@ -57,6 +57,7 @@ class BootPlan:
 
     before and after: the tokens with our keys that the default entry has and will have. line: the complete
     command line the default entry will have; generate: a boot loader file is to be made anew by its tool.
+    extra: rows for what a tool changes; writes: the same as file changes, where no tool runs.
     """
 
     request: Request
@@ -71,6 +72,7 @@ class BootPlan:
     memory: dict[str, Any] = field(default_factory=dict)
     running: str | None = None
     extra: list[dict[str, Any]] = field(default_factory=list)
+    writes: list[FileChange] = field(default_factory=list)
 
     def changes(self) -> list[dict[str, Any]]:
         """The change set as `{resource, before, after}`, sorted; exact in check mode."""
@@ -99,6 +101,9 @@ class BootPlan:
             for change in self.files
             if change.before != change.after
         ]
+        for row in self.extra:
+            path = row["resource"].partition(":")[2]
+            rows.append(_diff(path, f"{row['before']}\n", f"{row['after']}\n"))
         if self.generate and self.generated_path:
             title = f"{self.generated_path} (default entry)"
             rows.append(_diff(title, f"{self.line_before or ''}\n", f"{self.line or ''}\n"))
@@ -161,14 +166,14 @@ def guard(line: str, request: Request, running: str | None, facts: KernelFacts, 
 
 
 def mark_ours(tokens: list[LineToken], owned: Iterable[str]) -> list[LineToken]:
-    """TOKENS with those flagged as ours that are OWNED, matched in order from the end."""
+    """TOKENS with those flagged as ours whose texts are OWNED, as often as they are, the last ones first."""
+    left = Counter(owned)
     result = list(tokens)
-    at = len(result)
-    for text in reversed(list(owned)):
-        place = next((index for index in range(at - 1, -1, -1) if result[index].text == text), None)
-        if place is not None:
-            result[place] = LineToken(text, result[place].source, True)
-            at = place
+    for index in range(len(result) - 1, -1, -1):
+        text = result[index].text
+        if left[text]:
+            left[text] -= 1
+            result[index] = LineToken(text, result[index].source, True)
     return result
 
 

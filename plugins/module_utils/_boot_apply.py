@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One change of the command line from its parameters to its result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ._boot_backend import Backend, running_line
+from ._boot_effect import Concern, effect_of
+from ._boot_plan import BootPlan, Request
+from ._boot_report import foreign_staged
+from ._boot_types import BootError, Runner
+from ._bootloader import detect
+from ._kernel_args import KernelFacts
+from ._state import StateError, read_plan
+
+
+def change(root: str, parameters: Mapping[str, Any], check: bool, run: Runner | None) -> dict[str, Any]:
+    """Plan what PARAMETERS (those of the module kernel_cmdline) ask for and, unless CHECK, carry it out.
+
+    Raises BootError for a refusal and OSError; everything is then as it was.
+    """
+    tokens = [] if parameters["state"] == "absent" else list(parameters["tokens"])
+    if parameters["state"] == "present" and not tokens:
+        raise BootError("invalid_token", "tokens is empty; state: absent takes our arguments away")
+    request = Request(
+        tokens=tuple(tokens),
+        keys=tuple(parameters["keys"]),
+        owned=tuple(_owned(root, parameters["owned"])),
+        replace=parameters["on_conflict"] == "replace",
+        floor_bytes=parameters["reserve_floor_bytes"],
+    )
+    running = running_line(root)
+    backend = detect(root)
+    plan = backend.plan(request, running)
+    applied: dict[str, Any] = {
+        "generated": plan.generate or bool(plan.extra),
+        "backup": None,
+        "line": plan.line,
+    }
+    if not check and plan.changes():
+        applied = backend.apply(plan, run)
+    return _result(backend, plan, applied, running)
+
+
+def _owned(root: str, given: list[str] | None) -> list[str]:
+    if given is not None:
+        return list(given)
+    try:
+        document = read_plan(root)
+    except StateError as exc:
+        raise BootError(exc.reason, str(exc)) from exc
+    boot = (document or {}).get("boot") or {}
+    return list(boot.get("owned") or boot.get("tokens") or [])
+
+
+def _result(backend: Backend, plan: BootPlan, applied: dict[str, Any], running: str | None) -> dict[str, Any]:
+    request, changes = plan.request, plan.changes()
+    line = applied["line"]
+    keys = request.all_keys() | {key for key in _keys_of(plan)}
+    return {
+        "changed": bool(changes),
+        "changes": changes,
+        "diff": plan.diff(),
+        "bootloader": backend.name,
+        "generated": applied["generated"],
+        "backup": applied["backup"],
+        "next_boot_line": line,
+        "reboot_due": reboot_due(plan, line, running, backend.facts()),
+        "foreign_staged": foreign_staged(running, line, backend.default_entry(), frozenset(keys)),
+        "replaced": [
+            {"token": token.text, "file": str(token.source).rpartition(":")[0] if token.source else None}
+            for token in plan.replaced
+        ],
+        "memory": plan.memory,
+    }
+
+
+def reboot_due(plan: BootPlan, line: str | None, running: str | None, facts: KernelFacts) -> bool:
+    """Whether the effect of our tokens differs between what runs and LINE, which boots next."""
+    if running is None or line is None:
+        return False
+    request = plan.request
+    ours = [*request.tokens, *request.owned, *plan.before]
+    if not ours and not request.keys:
+        return False
+    concern = Concern.of(ours, facts, request.keys)
+    return effect_of(running, concern, facts) != effect_of(line, concern, facts)
+
+
+def _keys_of(plan: BootPlan) -> set[str]:
+    return set(Request((), tuple()).all_keys()) | set(Request(tuple(plan.before)).all_keys())
