@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernel command line as an ordered list of tokens (lib/cmdline.c: next_arg, kernel/params.c: parse_args).
+"""The kernel command line as an ordered list of tokens (lib/cmdline.c next_arg, kernel/params.c parse_args).
 
 Tokens are never sorted, grouped or de-duplicated, and each keeps its exact text, so that a token that is not
 ours is written back as it was.
@@ -85,7 +85,7 @@ def join(tokens: Iterable[Token]) -> str:
 
 
 def same_key(a: str, b: str) -> bool:
-    """Whether the kernel takes A and B for the same parameter: `-` and `_` are equal (kernel/params.c parameq)."""
+    """Whether A and B are the same parameter: `-` and `_` are equal (kernel/params.c parameq)."""
     return normal_key(a) == normal_key(b)
 
 

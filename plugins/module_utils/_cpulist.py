@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-# isspace() of lib/ctype.c: the byte 0xa0 counts too (it arrives as U+DCA0 or U+00A0, by how the text was decoded).
+# isspace() of lib/ctype.c: the byte 0xa0 counts too (decoded it is U+DCA0 or U+00A0).
 _SPACE = frozenset(" \t\n\v\f\r\xa0\udca0")
 _SEPARATOR = _SPACE | {","}
 _END = frozenset(("", "\n"))
@@ -24,7 +24,7 @@ class CpuListError(ValueError):
 
     reason: syntax | reversed_range | cpu_out_of_range | unknown_n; token: the offending piece of the text;
     first_bad, last_bad: the CPUs outside of the host for cpu_out_of_range, else None; before: the CPUs of the
-    pieces in front of the offending one, which is what a caller inside the kernel that ignores the error keeps.
+    pieces in front of the offending one, which is what a caller in the kernel that ignores the error keeps.
     """
 
     def __init__(
@@ -116,13 +116,9 @@ class _Reader:
         limit = _NO_LIMIT if self.nr_cpu_ids is None else self.nr_cpu_ids
         if region.end >= limit:
             first, token = max(region.start, limit), self.piece(start)
-            raise CpuListError(
-                f"CPU list {self.text.strip()!r}: {token!r} names CPU {first}, the last possible CPU is {limit - 1}",
-                "cpu_out_of_range",
-                token,
-                first,
-                region.end,
-            )
+            text = f"{token!r} names CPU {first}, the last possible CPU is {limit - 1}"
+            message = f"CPU list {self.text.strip()!r}: {text}"
+            raise CpuListError(message, "cpu_out_of_range", token, first, region.end)
 
 
 def parse(
@@ -131,8 +127,8 @@ def parse(
     """Return the CPUs (or nodes) that TEXT names, as bitmap_parselist of the kernel reads it.
 
     Pieces are separated by commas or white space, empty pieces are skipped; a piece is `a`, `a-b`,
-    `a-b:used/group` or `all`; `N` stands for the last CPU, nr_cpu_ids - 1. A newline right behind a range ends
-    the text. Without nr_cpu_ids there is no upper limit, and N and all cannot be resolved. ALIASES: the
+    `a-b:used/group` or `all`; `N` is the last CPU, nr_cpu_ids - 1. A newline right behind a range ends the
+    text. Without nr_cpu_ids there is no upper limit, and N and all cannot be resolved. ALIASES: the
     words the kernel knows (N from Linux 5.13, all from 5.14). Raises CpuListError; nothing is ever dropped.
     """
     reader = _Reader(text, nr_cpu_ids, frozenset(aliases))

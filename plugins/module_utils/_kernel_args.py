@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tell what a kernel makes of a command line, by its own rules: pools, isolated CPUs, memory, and what it drops.
+"""What a kernel makes of a command line, by its own rules: pools, isolated CPUs, memory, and what it drops.
 
 "Present in /proc/cmdline" is not "accepted by the kernel": most of these arguments fail without an error that
 anybody sees. The rules are replayed in _kernel_hugetlb, _kernel_isolation and _kernel_memory.
@@ -42,7 +42,10 @@ class Prediction:
 
     @property
     def hugetlb_bytes_by_node(self) -> dict[int, int]:
-        """Bytes of huge pages per node; a pool that the kernel spreads is taken as even, the first nodes first."""
+        """Bytes of huge pages per node; a pool it spreads is taken as even, the first nodes first.
+
+        Kernels from 6.8 on fill such a pool by several threads, so that nodes may differ by some pages.
+        """
         result: dict[int, int] = {}
         for pool in self.pools.values():
             shares = pool.nodes or _spread(pool.total, self.facts.memory_nodes)
@@ -63,7 +66,8 @@ class Prediction:
         """The document that kernel_cmdline_info returns.
 
         pools: the sizes named and the default one, keyed like sysfs; nodes is empty where the kernel spreads
-        the total itself. sizes_kb: every size with a pool, those nobody named hold no page. memory: bytes.
+        the total itself. sizes_kb: every size with a pool, those nobody named hold no page. isolation: CPU
+        lists; domain_online leaves out CPUs that are possible but not online now. memory: bytes.
         """
         return {
             "pools": {
@@ -73,7 +77,10 @@ class Prediction:
             },
             "sizes_kb": sorted(self.pools),
             "default_kb": self.default_kb,
-            "isolation": self.isolation.as_dict(),
+            "isolation": {
+                **self.isolation.as_dict(),
+                "domain_online": format_list(self.isolation.domain & self.facts.online),
+            },
             "cpus": {"nr_cpu_ids": self.facts.nr_cpu_ids, "possible": format_list(self.facts.possible)},
             "memory": {
                 "mem_limit_bytes": self.memory.mem_limit,
@@ -163,7 +170,7 @@ def _place(hugetlb: HugetlbParser, memory: Memory, facts: KernelFacts, warnings:
 
 
 def _sysctl_arguments(tokens: list[Token], hugetlb: HugetlbParser, warnings: list[Warn]) -> None:
-    """fs/proc/proc_sysctl.c process_sysctl_arg: sysctl.vm.nr_hugepages=N sets the default pool before init."""
+    """fs/proc/proc_sysctl.c process_sysctl_arg: sysctl.vm.nr_hugepages= sets the default pool before init."""
     for token in tokens:
         if not token.key.startswith(("sysctl.", "sysctl/")) or token.value is None:
             continue

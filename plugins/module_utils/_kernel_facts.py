@@ -97,7 +97,7 @@ class KernelFacts:
 
     @classmethod
     def from_sysroot(cls, root: str = "/", version: str | tuple[int, int] | None = None) -> KernelFacts:
-        """Read the facts below ROOT; VERSION (`6.1`, `6.1.0-18-amd64`) names another kernel than the running one.
+        """Read the facts below ROOT; VERSION (`6.1`, `6.1.0-18-amd64`) is another kernel than it runs.
 
         The machine (CPUs, nodes, memory) is that of the running kernel whatever VERSION is. What is absent
         keeps the default. Raises ValueError when VERSION does not begin with two numbers.
@@ -198,7 +198,7 @@ def _mem_total(text: str | None) -> int | None:
 
 
 def _huge_sizes(tree: Tree, arch: str, page_kb: int, shown: tuple[int, ...]) -> tuple[int, ...]:
-    """The sizes hugepagesz= accepts. On x86 the CPU decides on 1G (pdpe1gb), elsewhere the kernel's own list."""
+    """The sizes hugepagesz= accepts. On x86 the CPU decides on 1G (pdpe1gb), elsewhere the kernel does."""
     family = _family(arch)
     known = _HUGE_SIZES_KB.get((family, page_kb), (2048,))
     if family != "x86_64":

@@ -174,7 +174,7 @@ class HugetlbParser:
             self.warn(token, "node_format_unsupported", text, dropped=not pool.count)
         elif found is None or found[1]:
             text = f"{token.text} is read as {pool.count} pages"
-            self.warn(token, "invalid_hugepages", text, dropped=found is None)
+            self.warn(token, "hugepages_partly_read", text, dropped=found is None)
 
     def _counts(self, token: Token, value: str, pool: Pool) -> bool:
         """The loop of hugepages_setup since Linux 5.16; False: the parameter and its pool are void."""
@@ -190,7 +190,7 @@ class HugetlbParser:
                 pool.count = number
                 if behind:
                     text = f"{token.text} is read as {number} pages"
-                    self.warn(token, "invalid_hugepages", text, dropped=False)
+                    self.warn(token, "hugepages_partly_read", text, dropped=False)
                 return True
             if self.facts.nodes and number not in self.facts.nodes:
                 return self._void(token, "no_such_node", f"node {number} is not online")
@@ -203,7 +203,7 @@ class HugetlbParser:
             if rest[:1] != ",":
                 if rest:
                     text = f"{token.text}: {rest!r} is not read"
-                    self.warn(token, "invalid_hugepages", text, dropped=False)
+                    self.warn(token, "hugepages_partly_read", text, dropped=False)
                 return True
             rest = rest[1:]
         return True
@@ -252,9 +252,9 @@ class HugetlbParser:
 
     def _settle_implicit(self, default: Pool) -> None:
         if default.count:
-            size = format_size(default.size_kb)
             if self.facts.version < (5, 8):
                 return
-            text = f"hugepages={self._implicit.count} before any size replaces hugepages={default.count} of {size}"
-            self.warnings.append(Warn(f"hugepages={self._implicit.count}", "count_before_size_wins", text))
+            token, size = f"hugepages={self._implicit.count}", format_size(default.size_kb)
+            text = f"{token} before any size replaces hugepages={default.count} of {size}"
+            self.warnings.append(Warn(token, "count_before_size_wins", text))
         default.count, default.by_node = self._implicit.count, dict(self._implicit.by_node)

@@ -2,9 +2,9 @@
 """What the kernel makes of the arguments that place CPUs: isolcpus, nohz_full, rcu_nocbs, irqaffinity, and
 those that limit the CPUs themselves: nr_cpus, possible_cpus, maxcpus, nosmp.
 
-Sources: kernel/sched/isolation.c housekeeping_setup and housekeeping_isolcpus_setup, kernel/time/tick-sched.c
-tick_nohz_init, kernel/rcu/tree_nocb.h rcu_nocb_setup and rcu_init_nohz, kernel/irq/irqdesc.c irq_affinity_setup,
-kernel/smp.c, arch/x86/kernel/smpboot.c and cpu/topology.c.
+Sources: kernel/sched/isolation.c housekeeping_setup and housekeeping_isolcpus_setup,
+kernel/time/tick-sched.c tick_nohz_init, kernel/rcu/tree_nocb.h rcu_nocb_setup and rcu_init_nohz,
+kernel/irq/irqdesc.c irq_affinity_setup, kernel/smp.c, arch/x86/kernel/smpboot.c and cpu/topology.c.
 """
 
 from __future__ import annotations
@@ -208,10 +208,8 @@ class IsolationParser:
             clashes = [name for name, cpus in self._types.items() if cpus != isolated]
         if not clashes:
             return True
-        text = (
-            f"{token.text} is ignored: {clashes[0]} is already {format_list(self._types[clashes[0]]) or 'empty'}"
-            " (nohz_full= must match isolcpus=)"
-        )
+        first = format_list(self._types[clashes[0]]) or "empty"
+        text = f"{token.text} is ignored: {clashes[0]} is already {first} (nohz_full= must match isolcpus=)"
         self.warn(token, "mask_mismatch", text, dropped=True)
         return False
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the arguments that take memory away from the system cost: crashkernel, mem, memmap, hugetlb_cma and cma.
+"""What the arguments that take memory away cost: crashkernel, mem, memmap, hugetlb_cma and cma.
 
-Sources: kernel/crash_core.c and kernel/crash_reserve.c parse_crashkernel, arch/x86/kernel/e820.c parse_memopt and
-parse_memmap_one, mm/hugetlb.c and mm/hugetlb_cma.c cmdline_parse_hugetlb_cma.
+Sources: kernel/crash_core.c and kernel/crash_reserve.c parse_crashkernel, arch/x86/kernel/e820.c parse_memopt
+and parse_memmap_one, mm/hugetlb.c and mm/hugetlb_cma.c cmdline_parse_hugetlb_cma.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class MemoryParser:
         self.result.hugetlb_cma = total
 
     def _hugetlb_cma_only(self, token: Token, value: str) -> None:
-        self.result.hugetlb_cma_only = value[:2].lower() in ("on",) or value[:1] in ("y", "Y", "t", "T", "1")
+        self.result.hugetlb_cma_only = value[:2].lower() == "on" or value[:1] in tuple("yYtT1")
 
     def _kernelcore(self, token: Token, value: str) -> None:
         text = (
@@ -166,7 +166,7 @@ class MemoryParser:
 
 
 def _crashkernel_words(line: str) -> list[str]:
-    """Every `crashkernel=` of the text up to the next blank: strstr() of the kernel sees no tokens and no `--`."""
+    """Every `crashkernel=` up to the next blank: strstr() of the kernel sees no tokens and no `--`."""
     words = []
     start = line.find("crashkernel=")
     while start >= 0:

@@ -37,10 +37,8 @@ def memparse(text: str) -> tuple[int, str]:
     if not match:
         return 0, text
     digits = match.group(0)
-    if digits[:2] in ("0x", "0X"):
-        value = int(digits, 16)
-    else:
-        value = int(digits, 8 if digits[0] == "0" else 10)
+    base = 16 if digits[:2] in ("0x", "0X") else 8 if digits[0] == "0" else 10
+    value = int(digits, base)
     rest = text[match.end() :]
     shift = _SHIFT.get(rest[:1].upper(), 0)
     return (value << shift) % _WORD, rest[1:] if shift else rest

@@ -8,6 +8,7 @@ from typing import Any
 
 from ansible_collections.firsttouch.host.plugins.module_utils._cpulist import format_list, parse
 from ansible_collections.firsttouch.host.plugins.module_utils._kernel_args import KernelFacts, Prediction
+from ansible_collections.firsttouch.host.plugins.module_utils._kernel_hugetlb import Pool
 
 # The kernel's own words for what a reason code claims. A complaint without its code, or a code without its
 # complaint, is a difference.
@@ -18,7 +19,7 @@ COMPLAINTS = {
     "HugeTLB: unsupported hugepagesz": {"unsupported_hugepagesz"},
     "default_hugepagesz previously specified": {"default_hugepagesz_specified_twice"},
     "unsupported default_hugepagesz": {"unsupported_default_hugepagesz"},
-    "Invalid hugepages parameter": {"no_such_node", "void_hugepages"},
+    "Invalid hugepages parameter": {"no_such_node", "invalid_hugepages"},
     "Using hugepages=": {"count_before_size_wins"},
     "must match isolcpus": {"mask_mismatch"},
     "Skipped unknown flag": {"unknown_flag", "missing_cpu_list"},
@@ -87,16 +88,21 @@ def _pools(prediction: Prediction, doc: dict[str, Any], answer: dict[str, Any]) 
         size for size, ours in doc["pools"].items() if ours["total"] and size not in answer["pools"]
     )
     found += [f"pool {size}: the kernel shows no such pool" for size in missing]
-    got = {
-        node: sum(
-            pool["nodes"].get(node, 0) * int(size[:-2]) * 1024 for size, pool in answer["pools"].items()
-        )
-        for node in answer["nodes"]
-    }
-    ours_bytes = {**dict.fromkeys(got, 0), **doc["memory"]["hugetlb_bytes_per_node"]}
-    if not found and ours_bytes != got:
-        found.append(f"huge page bytes per node: predicted {ours_bytes}, the kernel has {got}")
+    if not found and (prediction.facts.version < (6, 8) or all(pool.nodes for pool in _filled(prediction))):
+        found += _node_bytes(doc, answer)
     return found
+
+
+def _filled(prediction: Prediction) -> list[Pool]:
+    return [pool for pool in prediction.pools.values() if pool.total]
+
+
+def _node_bytes(doc: dict[str, Any], answer: dict[str, Any]) -> list[str]:
+    """Kernels from 6.8 on fill a pool that they spread by several threads, so not exactly in turn."""
+    pools = [(int(size[:-2]) * 1024, pool["nodes"]) for size, pool in answer["pools"].items()]
+    got = {node: sum(size * nodes.get(node, 0) for size, nodes in pools) for node in answer["nodes"]}
+    ours = {**dict.fromkeys(got, 0), **doc["memory"]["hugetlb_bytes_per_node"]}
+    return [] if ours == got else [f"huge page bytes per node: predicted {ours}, the kernel has {got}"]
 
 
 def _rcu(answer: dict[str, Any]) -> str:

@@ -29,7 +29,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize("release,row", pairs, ids=[f"{release}-{row['name']}" for release, row in pairs])
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def guest_facts(topology: str, release: str) -> KernelFacts:
     """The facts of a guest that was given no arguments; asked once."""
     from testhost.ask import ask

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 LINES = st.text(alphabet="ab=\" \t\n-,'\\\u00a0\u00e0", max_size=30)
 
 
-def kernel_model(line: str) -> list[tuple[bytes, bytes | None]]:
-    """next_arg with the C pointers as indices into one buffer that ends in NUL; cuts are NULs written into it."""
+def kernel_model(line: str) -> list[tuple[bytes, bytes | None]]:  # noqa: C901 - the kernel's function in one piece
+    """next_arg with the C pointers as indices into one buffer that ends in NUL; cuts are NULs in it."""
     buffer = bytearray(line.encode("utf-8", "surrogateescape") + b"\0")
     blanks = b" \t\n\v\f\r\xa0"
 

@@ -168,9 +168,7 @@ def test_never_a_cpu_outside(text: str, count: int) -> None:
     try:
         cpus = parse(text, count)
     except CpuListError as error:
-        assert error.reason in ("syntax", "reversed_range", "cpu_out_of_range")
-        assert all(cpu < count for cpu in error.before)
-        return
+        cpus = error.before
     assert all(0 <= cpu < count for cpu in cpus)
 
 
