@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ._boot_effect import token_key
-from ._boot_plan import Request, check_line, mark_ours, settle, with_ours
+from ._boot_effect import token_key, with_ours
+from ._boot_plan import Request, check_line, mark_ours, settle
 from ._boot_types import BootError, LineToken
 from ._kernel_args import KernelFacts
 

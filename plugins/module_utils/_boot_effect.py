@@ -111,7 +111,7 @@ def shortfall(line: str, wanted: list[str], facts: KernelFacts) -> tuple[str, st
 
 def contradicting(foreign: list[LineToken], wanted: list[str], facts: KernelFacts) -> list[LineToken]:
     """The FOREIGN tokens on account of which WANTED, appended to them, would not do what it asks."""
-    line = " ".join([token.text for token in foreign] + wanted)
+    line = " ".join(with_ours([token.text for token in foreign], wanted))
     concern = Concern.of(wanted, facts)
     keys = {normal_key(token.key) for token in split(" ".join(wanted))}
     same = [token for token in foreign if token_key(token.text) in keys]
@@ -126,9 +126,15 @@ def contradicting(foreign: list[LineToken], wanted: list[str], facts: KernelFact
     # the fewest that must go: those whose removal alone settles it, else all with our keys, else all limits
     for token in same:
         rest = [other.text for other in foreign if other is not token]
-        if effect_of(" ".join(rest + wanted), concern, facts) == own:
+        if effect_of(" ".join(with_ours(rest, wanted)), concern, facts) == own:
             return [token]
     return same or [token for token in foreign if token_key(token.text) in MANAGED_KEYS] or foreign[-1:]
+
+
+def with_ours(foreign: list[str], ours: list[str]) -> list[str]:
+    """FOREIGN with OURS added at the end, before a bare `--`."""
+    at = next((index for index, text in enumerate(foreign) if text == "--"), len(foreign))
+    return foreign[:at] + ours + foreign[at:]
 
 
 def ignored_by_kernel(line: str, wanted: list[str], facts: KernelFacts) -> str | None:

@@ -11,7 +11,8 @@ from ._boot_edit import drop_tokens
 from ._boot_grub_generate import Generator
 from ._boot_grubcfg import GrubCfg, loader_cmdline, read_grubcfg
 from ._boot_grubenv import read_grubenv
-from ._boot_plan import BootPlan, FileChange, Request, check_line, guard, settle, with_ours
+from ._boot_plan import BootPlan, FileChange, Request, check_line, guard, settle
+from ._boot_script import Command, ScriptParser
 from ._boot_script_eval import Interpreter
 from ._boot_types import BootError, Entry, LineToken, Problem, Runner, Setting, Step
 from ._cmdline import split
@@ -132,16 +133,26 @@ class GrubBackend(Backend):
         interpreter = Interpreter(self.root, PREFIX, {}, None)
         for name in re.findall(r"\$\{?([A-Za-z_]\w*)", value):
             interpreter.variables[name] = None
-        source = tokens[-1].source if tokens else None
+        script = f"menuentry 'x' {{\nlinux /x {value}\n}}\n"
+        why = ""
         try:
-            interpreter.run(GRUB_CFG, f"menuentry 'x' {{\nlinux /x {value}\n}}\n")
+            commands = ScriptParser(script, GRUB_CFG).parse().statements
+            block = commands[0].block if isinstance(commands[0], Command) else None
+            if len(commands) != 1 or block is None or len(block) != 1:
+                why = "it ends the command it is put in"
+            elif any(token.text.startswith("#") for token in split(value)):
+                why = "`#` begins a comment there"
+            interpreter.run(GRUB_CFG, script)
         except BootError as exc:
+            why = exc.problem.text
+        if why:
+            source = tokens[-1].source if tokens else None
             raise BootError(
                 "grub_metacharacter",
-                f"GRUB cannot take the configured command line apart ({exc.problem.text}): {value}",
+                f"GRUB would not take {value!r} as one command line: {why}",
                 source.file if source else None,
                 source.line if source else None,
-            ) from exc
+            )
         loaded = interpreter.menu[0].loaded
         line = loader_cmdline(loaded[0].args) if loaded else ""
         return [token.text for token in split(line)]
@@ -284,7 +295,7 @@ def _content(bare: GrubDefault, ours: list[str]) -> str:
             f"{LINUX} holds a bare `--`, behind which the kernel reads nothing; move it to {LINUX_DEFAULT}",
             *_where(dashes[0]),
         )
-    added = " ".join(with_ours([], ours))
+    added = " ".join(ours)
     if any(token.text == "--" for token in bare.tokens(LINUX_DEFAULT)):
         value = f"{added}${{{LINUX_DEFAULT}:+ ${LINUX_DEFAULT}}}"
     else:

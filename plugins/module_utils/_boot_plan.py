@@ -177,12 +177,6 @@ def mark_ours(tokens: list[LineToken], owned: Iterable[str]) -> list[LineToken]:
     return result
 
 
-def with_ours(foreign: list[str], ours: list[str]) -> list[str]:
-    """FOREIGN with OURS added at the end, before a bare `--`."""
-    at = next((index for index, text in enumerate(foreign) if text == "--"), len(foreign))
-    return foreign[:at] + ours + foreign[at:]
-
-
 class FileWriter:
     """Writes file changes and can put every one of them back."""
 
