@@ -140,6 +140,7 @@ def test_unrelated_key(tmp_path: Path) -> None:
         (["99-a.conf", "99_b.conf"], "99_b.conf"),
         (["zz.conf", "Z9.conf"], "zz.conf"),
         (["zz-a.conf", "zz.conf"], "zz.conf"),
+        (["Zz.conf", "aa.conf"], "aa.conf"),
         (["zz.conf", "\u00e9.conf"], "\u00e9.conf"),
         (["50-a.conf", ".99-hidden.conf"], "50-a.conf"),
         (["50-a.conf", "99-a.conf.dpkg-old"], "50-a.conf"),
