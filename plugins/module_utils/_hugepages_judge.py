@@ -45,7 +45,7 @@ class Context:
     pool_nodes: list[int] = field(default_factory=list)
 
     def hugepage_nodes(self) -> list[int]:
-        """Nodes the kernel spreads a pool over; where no memory is known, those that have a pool directory."""
+        """Nodes the kernel spreads a pool over; where no memory is known, those with a pool directory."""
         return self.topology.ids("hugepage") or self.pool_nodes
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many aligned windows of physical memory each node has: the most gigantic pages that it can ever hold."""
+"""How many aligned windows of memory each node has: the most gigantic pages that it can ever hold."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ Range = tuple[int, int]  # first byte, first byte behind
 
 @dataclass(frozen=True)
 class Slots:
-    """Of one node: aligned windows that are memory throughout, and how many of them the running kernel, its
-    crash kernel or firmware sits on. KASLR moves the kernel at each boot, so `occupied` is a hint of how many to
-    leave, not which."""
+    """Of one node: aligned windows that are memory throughout, and how many of them are taken.
+
+    The running kernel, its crash kernel or firmware sits on a taken one. KASLR moves the kernel at each boot,
+    so `occupied` is a hint of how many to leave, not which.
+    """
 
     total: int
     occupied: int

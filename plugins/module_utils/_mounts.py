@@ -42,8 +42,8 @@ class Mount:
 def read_mounts(tree: Tree, default_kb: int | None, pool_pages: dict[int, int] | None = None) -> list[Mount]:
     """The hugetlbfs mounts below TREE in mount order; [] when no mount table is there.
 
-    DEFAULT_KB is the default huge page size, which a mount without `pagesize=` has; POOL_PAGES, pages per size
-    in bytes, resolves `size=50%`.
+    DEFAULT_KB is the default huge page size, which a mount without `pagesize=` has; POOL_PAGES, pages per
+    size in bytes, resolves `size=50%`.
     """
     for source in SOURCES:
         text = tree.text(source)

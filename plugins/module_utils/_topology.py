@@ -183,8 +183,8 @@ def judge_distances(nodes: tuple[Node, ...], virtualization: Virtualization) -> 
     """Warnings about distances that cannot be a measured table.
 
     `distances_identical`: another node is as near as the own. `distances_asymmetric`. `flat_distances`: four
-    or more nodes of a guest at one remote distance, the kernel's own filler (REMOTE_DISTANCE) where a hypervisor
-    passes no SLIT on; a real machine with fully connected sockets may well look so.
+    or more nodes of a guest at one remote distance, the kernel's own filler (REMOTE_DISTANCE) where a
+    hypervisor passes no SLIT on; a real machine with fully connected sockets may well look so.
     """
     tables = {node.id: node.distances for node in nodes if node.distances is not None}
     pairs = [(a, b, table[b]) for a, table in tables.items() for b in table if a != b]
@@ -199,8 +199,8 @@ def judge_distances(nodes: tuple[Node, ...], virtualization: Virtualization) -> 
         rows.append({"reason": "distances_asymmetric", "text": text})
     if len(tables) >= 4 and len(remote) == 1 and virtualization.hypervisor:
         text = (
-            f"all remote distances are {remote.pop()} on a guest of {virtualization.hypervisor}: which node is "
-            "nearest is arbitrary"
+            f"all remote distances are {remote.pop()} on a guest of {virtualization.hypervisor}: "
+            "which node is nearest is arbitrary"
         )
         rows.append({"reason": "flat_distances", "text": text})
     return rows

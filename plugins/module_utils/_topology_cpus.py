@@ -31,8 +31,8 @@ class Package:
 class Cpus:
     """The CPUs of a host as sets; `siblings` maps each online CPU to the online CPUs it shares a core with.
 
-    `counts`: sockets, cores, cores_per_socket, threads_per_core as far as they are known and the same everywhere;
-    a text may state them without naming any set.
+    `counts`: sockets, cores, cores_per_socket, threads_per_core as far as they are known and the same
+    everywhere; a text may state them without naming any set.
     """
 
     online: frozenset[int]
@@ -267,10 +267,11 @@ def _agreed(
     Offline CPUs are taken out first: some kernels leave them in.
     """
     own = {cpu: group & online for cpu, group in said.items() if group}
-    good = {}
-    for cpu, group in own.items():
-        if cpu in group and all(own.get(other, group) == group for other in group):
-            good[cpu] = group
+    good = {
+        cpu: group
+        for cpu, group in own.items()
+        if cpu in group and all(own.get(other, group) == group for other in group)
+    }
     return good, frozenset(own) - frozenset(good)
 
 

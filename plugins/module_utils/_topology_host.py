@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Mapping
@@ -11,6 +12,8 @@ from typing import Any
 
 from ._tree import Tree
 
+# Written by _collect: what a recorded tree cannot show by itself.
+MANIFEST = "/firsttouch-recording.json"
 DMI_DIR = "/sys/class/dmi/id"
 DMI_FILES = ("product_name", "sys_vendor", "board_vendor", "bios_vendor", "product_version")
 # The table of systemd's detect_vm_dmi_vendor() (src/basic/virt.c) and some that it learns by CPUID only.
@@ -86,18 +89,28 @@ def read_host(tree: Tree) -> HostFacts:
     """The host-wide facts below TREE."""
     meminfo = _fields(tree.text("/proc/meminfo") or "")
     cpuinfo = tree.text("/proc/cpuinfo") or ""
-    arch = _arch(tree, cpuinfo)
+    recorded = _recorded(tree)
+    arch = recorded.get("arch") or _arch(tree, cpuinfo)
     sizes = tree.numbered_sizes("/sys/kernel/mm/hugepages")
     default = _kb(meminfo.get("Hugepagesize"))
     memory = _kb(meminfo.get("MemTotal"))
     return HostFacts(
         arch=arch,
         kernel_release=_release(tree),
-        page_size_bytes=_page_size(tree, arch, default),
+        page_size_bytes=recorded.get("page_size_bytes") or _page_size(tree, arch, default),
         hugepage_sizes_kb=tuple(sizes) or ((default,) if default else ()),
         default_hugepage_kb=default,
         memory_bytes=None if memory is None else memory * 1024,
     )
+
+
+def _recorded(tree: Tree) -> dict[str, Any]:
+    try:
+        found = json.loads(tree.text(MANIFEST) or "{}")
+    except ValueError as exc:
+        tree.trouble[MANIFEST] = f"not understood: {exc}"
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _fields(text: str) -> dict[str, str]:
@@ -259,7 +272,7 @@ def _from_devices(tree: Tree) -> list[tuple[str, str, str]]:
 
 
 def _from_s390(tree: Tree, cpuinfo: str) -> list[tuple[str, str, str]]:
-    """A mainframe always runs below PR/SM; z/VM or KVM above it are VM00 in sysinfo, version FF in cpuinfo."""
+    """A mainframe runs below PR/SM at least; z/VM or KVM on it are VM00 in sysinfo, version FF in cpuinfo."""
     if "IBM/S390" not in cpuinfo:
         return []
     sysinfo = tree.text("/proc/sysinfo") or ""

@@ -179,7 +179,7 @@ def _settle_cpus(
     has_cpu = tree.ids(f"{NODE_DIR}/has_cpu")
     with_cpus = frozenset(number for number, cpus in claims.items() if cpus)
     if has_cpu and has_cpu != with_cpus:  # always empty on many older kernels
-        text = f"has_cpu lists nodes {format_list(has_cpu) or 'none'}, nodes {format_list(with_cpus) or 'none'} have CPUs"
+        text = f"has_cpu lists nodes {format_list(has_cpu)}, CPUs are in {format_list(with_cpus) or 'none'}"
         warnings.append({"reason": "has_cpu_disagrees", "text": text})
     if online_cpus - covered:
         text = f"online CPUs {format_list(online_cpus - covered)} belong to no node"

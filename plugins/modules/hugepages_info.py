@@ -10,9 +10,11 @@ module: hugepages_info
 short_description: Read the huge page pools and mounts of a host, and judge them
 version_added: 0.1.0
 description:
-  - Returns the huge page pools of the running kernel, whole and per NUMA node, the hugetlbfs mounts, and how much room for pages
+  - Returns the huge page pools of the running kernel, whole and per NUMA node, the hugetlbfs mounts, and how
+    much room for pages
     there is.
-  - With O(pools) it compares them with what was asked for, page for page, and names the cause of each difference. It never
+  - With O(pools) it compares them with what was asked for, page for page, and names the cause of each
+    difference. It never
     fails because of what a host shows.
 author:
   - First Touch contributors (@firsttouch)
@@ -29,13 +31,15 @@ attributes:
 options:
   sysroot:
     description:
-      - Directory that holds the C(/proc) and C(/sys) to read. Anything but C(/) is a recorded host or an offline tree.
+      - Directory that holds the C(/proc) and C(/sys) to read. Anything but C(/) is a recorded host or an
+        offline tree.
     type: path
     default: /
   pools:
     description:
       - Pools that the host should have. Entries of one size add up.
-      - Without O(pools[].node) and O(pools[].nodes) only the total is judged, since the kernel may place the pages as it likes.
+      - Without O(pools[].node) and O(pools[].nodes) only the total is judged, since the kernel may place the
+        pages as it likes.
     type: list
     elements: dict
     suboptions:
@@ -54,7 +58,8 @@ options:
         type: int
       nodes:
         description:
-          - V(all) or a list of node ids, for an even split over them, the remainder on the lowest ids; or a mapping of node id to
+          - V(all) or a list of node ids, for an even split over them, the remainder on the lowest ids; or a
+            mapping of node id to
             number of pages.
         type: raw
   mount:
@@ -88,7 +93,8 @@ EXAMPLES = r"""
 RETURN = r"""
 pools:
   description:
-    - Per page size the pages C(total), C(surplus), C(persistent) (total less surplus), C(free), C(reserved), C(available) (free
+    - Per page size the pages C(total), C(surplus), C(persistent) (total less surplus), C(free), C(reserved),
+      C(available) (free
       less reserved), C(overcommit), and C(nodes) with the same of each node. V(null) is not readable.
   returned: success
   type: dict
@@ -109,15 +115,18 @@ default_size_kb:
   type: int
 mounts:
   description:
-    - The hugetlbfs mounts, with C(path), C(page_size), C(size) and C(min_size) in bytes, C(uid), C(gid), C(mode), C(options), C(covered) (another
+    - The hugetlbfs mounts, with C(path), C(page_size), C(size) and C(min_size) in bytes, C(uid), C(gid),
+      C(mode), C(options), C(covered) (another
       filesystem is mounted over it), C(problem) (an option that is not understood).
   returned: success
   type: list
   elements: dict
 aligned_slots:
   description:
-    - Per gigantic page size and node, how many aligned windows of the node are memory throughout (C(total)) and how many of those the
-      kernel, its crash kernel or firmware occupy now (C(occupied)). Absent where C(/proc/iomem) is not readable.
+    - Per gigantic page size and node, how many aligned windows of the node are memory throughout (C(total))
+      and how many of those the
+      kernel, its crash kernel or firmware occupy now (C(occupied)). Absent where C(/proc/iomem) is not
+      readable.
   returned: success
   type: dict
 free_blocks:
@@ -125,13 +134,16 @@ free_blocks:
   returned: success
   type: dict
 cpu_has_pdpe1gb:
-  description: Whether an x86 CPU has the flag for 1 GiB pages, V(null) elsewhere. The kernel may still not offer them.
+  description: Whether an x86 CPU has the flag for 1 GiB pages, V(null) elsewhere. The kernel may still not
+    offer them.
   returned: success
   type: bool
 results:
   description:
-    - One row per size in O(pools), then one with status V(not_requested) per other size, with C(asked), C(got) (persistent pages), C(total), C(surplus),
-      C(total_matches), C(nodes) (asked and got), C(even_split) (how the kernel would spread what was asked), C(status), C(reason), C(text).
+    - One row per size in O(pools), then one with status V(not_requested) per other size, with C(asked),
+      C(got) (persistent pages), C(total), C(surplus),
+      C(total_matches), C(nodes) (asked and got), C(even_split) (how the kernel would spread what was asked),
+      C(status), C(reason), C(text).
   returned: success
   type: list
   elements: dict
@@ -146,9 +158,12 @@ verdict:
   type: str
 reason:
   description:
-    - Why it is not V(pass). V(allocation_short), V(more_than_asked), V(wrong_node), V(surplus_counted), V(pool_directory_missing), V(no_such_node),
-      V(node_without_memory), V(node_without_normal_memory), V(no_mount_for_size), V(not_on_command_line), V(command_line_differs), the
-      reason of a warning of M(firsttouch.host.kernel_cmdline_info) that explains it (V(repeated_hugepages_ignored), V(after_double_dash)),
+    - Why it is not V(pass). V(allocation_short), V(more_than_asked), V(wrong_node), V(surplus_counted),
+      V(pool_directory_missing), V(no_such_node),
+      V(node_without_memory), V(node_without_normal_memory), V(no_mount_for_size), V(not_on_command_line),
+      V(command_line_differs), the
+      reason of a warning of M(firsttouch.host.kernel_cmdline_info) that explains it
+      (V(repeated_hugepages_ignored), V(after_double_dash)),
       V(unreadable), V(nothing_requested).
   returned: when RV(verdict) is not V(pass)
   type: str

@@ -10,7 +10,8 @@ module: numa_topology_info
 short_description: Read the NUMA topology of a host
 version_added: 0.1.0
 description:
-  - Returns what the kernel shows of sockets, NUMA nodes, CPUs, SMT siblings, level 3 caches, distances, memory, huge page pools
+  - Returns what the kernel shows of sockets, NUMA nodes, CPUs, SMT siblings, level 3 caches, distances,
+    memory, huge page pools
     and virtualization, as sets, with a warning for each contradiction between its sources.
   - Node ids may be sparse; a node may have no CPUs or no memory; a kernel without NUMA reads as one node 0.
   - It judges a number of nodes when O(expect_nodes) is given; it never fails because of what a host shows.
@@ -29,12 +30,14 @@ attributes:
 options:
   sysroot:
     description:
-      - Directory that holds the C(/proc) and C(/sys) to read. Anything but C(/) is a recorded host or an offline tree.
+      - Directory that holds the C(/proc) and C(/sys) to read. Anything but C(/) is a recorded host or an
+        offline tree.
     type: path
     default: /
   numactl:
     description:
-      - Output of C(numactl -H), used as the source of the topology instead of C(/sys), for hosts of which only this text is known.
+      - Output of C(numactl -H), used as the source of the topology instead of C(/sys), for hosts of which
+        only this text is known.
     type: str
   lscpu:
     description:
@@ -42,12 +45,15 @@ options:
     type: str
   cross_check:
     description:
-      - Compare O(numactl) and O(lscpu) with C(/sys) below O(sysroot), which then is the source, and warn of each difference.
-      - The default is V(true) when O(sysroot) is not C(/) and holds a C(/sys/devices/system/cpu), else V(false).
+      - Compare O(numactl) and O(lscpu) with C(/sys) below O(sysroot), which then is the source, and warn of
+        each difference.
+      - The default is V(true) when O(sysroot) is not C(/) and holds a C(/sys/devices/system/cpu), else
+        V(false).
     type: bool
   facts:
     description:
-      - Facts of the host that were gathered elsewhere; C(virtualization_role) and C(virtualization_type) count as evidence.
+      - Facts of the host that were gathered elsewhere; C(virtualization_role) and C(virtualization_type)
+        count as evidence.
         Names may begin with C(ansible_).
     type: dict
     default: {}
@@ -63,7 +69,8 @@ options:
     default: online
   require_distances:
     description:
-      - Also judge whether the distances can be a real table, that is, neither missing, flat on a guest, nor as near as the own node.
+      - Also judge whether the distances can be a real table, that is, neither missing, flat on a guest, nor
+        as near as the own node.
     type: bool
     default: false
   isolated_cpus:
@@ -103,7 +110,8 @@ topology:
   type: dict
   contains:
     source:
-      description: V(sysfs), V(no_numa) when the kernel shows no nodes, V(numactl) or V(lscpu) when a text was read.
+      description: V(sysfs), V(no_numa) when the kernel shows no nodes, V(numactl) or V(lscpu) when a text was
+        read.
       type: str
     arch:
       description: Machine name, V(null) where nothing tells.
@@ -113,20 +121,24 @@ topology:
       type: str
     cpus:
       description:
-        - CPU lists C(online), C(offline), C(possible), C(present), C(isolated), C(nohz_full) in the kernel's notation, C(boot_cpu) (the
+        - CPU lists C(online), C(offline), C(possible), C(present), C(isolated), C(nohz_full) in the kernel's
+          notation, C(boot_cpu) (the
           first online one), C(siblings) per CPU, and the C(packages) with their CPUs and cores.
-        - C(sockets), C(cores), C(cores_per_socket) and C(threads_per_core) are V(null) where the kernel does not say, the last two also
+        - C(sockets), C(cores), C(cores_per_socket) and C(threads_per_core) are V(null) where the kernel does
+          not say, the last two also
           where they are not the same everywhere.
       type: dict
     nodes:
       description:
-        - The online nodes in ascending order, each with C(id), C(cpus) (the online ones), C(memory_bytes), C(has_memory), C(normal_memory),
+        - The online nodes in ascending order, each with C(id), C(cpus) (the online ones), C(memory_bytes),
+          C(has_memory), C(normal_memory),
           C(pools) per page size and C(distances) per online node. V(null) is not known.
       type: list
       elements: dict
     node_lists:
       description:
-        - Node ids that are C(online), C(possible), C(offline), and the online ones with CPUs (C(cpu)), with C(memory), with C(normal_memory),
+        - Node ids that are C(online), C(possible), C(offline), and the online ones with CPUs (C(cpu)), with
+          C(memory), with C(normal_memory),
           with memory for huge pages (C(hugepage)), with neither CPUs nor memory (C(empty)).
       type: dict
     l3:
@@ -147,14 +159,16 @@ topology:
       description: Memory of the host.
       type: int
     virtualization:
-      description: Name of the C(hypervisor) (V(unknown) for one without a name), whether it is C(bare_metal) (V(null) where nothing tells), C(evidence).
+      description: Name of the C(hypervisor) (V(unknown) for one without a name), whether it is C(bare_metal)
+        (V(null) where nothing tells), C(evidence).
       type: dict
     warnings:
       description: Contradictions and unreadable files, each with C(reason) and C(text).
       type: list
       elements: dict
 node_count:
-  description: Number of nodes under each policy of O(count). C(memory_nodes) is V(null) where the memory of a node is not known.
+  description: Number of nodes under each policy of O(count). C(memory_nodes) is V(null) where the memory of a
+    node is not known.
   returned: success
   type: dict
   sample: {"online": 2, "cpu_nodes": 2, "memory_nodes": 2}
@@ -163,7 +177,8 @@ nodes_per_socket:
   returned: success
   type: int
 nearest_memory:
-  description: Per node without memory the nearest node with memory, ties to the lowest id; a node with memory is its own.
+  description: Per node without memory the nearest node with memory, ties to the lowest id; a node with memory
+    is its own.
   returned: success
   type: dict
 nearest_normal_memory:
@@ -188,7 +203,8 @@ verdict:
   type: str
 reason:
   description:
-    - Why it is not V(pass). V(no_numa), V(snc_suspected), V(node_count), V(memory_not_known), V(flat_distances), V(distances_identical),
+    - Why it is not V(pass). V(no_numa), V(snc_suspected), V(node_count), V(memory_not_known),
+      V(flat_distances), V(distances_identical),
       V(distances_not_known), V(no_sysfs), V(nothing_expected).
   returned: when RV(verdict) is not V(pass)
   type: str

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Every reader on recorded machines: our own recordings, and those of the neighbouring folder where it exists.
+"""Every reader on recorded machines: our own recordings, and the neighbouring folder where it exists.
 
 The neighbouring recordings (hwloc's and util-linux's public test data) come with what hwloc reads from them.
 Where we answer otherwise, DIFFERENT says what and why; anything else that differs fails.
@@ -25,7 +25,7 @@ DIFFERENT: dict[str, dict[str, tuple[Any, str]]] = {
         "packages": (
             4,
             (
-                "the core_siblings mask of CPU 39 was cut to 0000000f, which hwloc believes; core_siblings_list and "
+                "the core_siblings mask of CPU 39 was cut to 0000000f, which hwloc believes; its list and "
                 "physical_package_id name four packages of ten CPUs, as the machine (PowerEdge R910) has"
             ),
         ),
@@ -34,8 +34,8 @@ DIFFERENT: dict[str, dict[str, tuple[Any, str]]] = {
         "nodes": (
             {str(node): (str(node), size) for node, size in enumerate((2096684, 2096128, *[2097152] * 6))},
             (
-                "numa=fake: cpulist and cpumap give all CPUs to each of the eight nodes, so hwloc drops all but the "
-                "first; the cpuN links in the node directories say which node the kernel put each CPU on"
+                "numa=fake: cpulist and cpumap give all CPUs to each of the eight nodes, so hwloc drops all but "
+                "the first; the cpuN links in the node directories say which node has which CPU"
             ),
         ),
         "distances": (

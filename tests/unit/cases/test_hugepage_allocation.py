@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The recorded huge page shortfalls, through hugepages_info; then neighbours of each that were not recorded."""
+"""The recorded huge page shortfalls, through hugepages_info; then neighbours that were not recorded."""
 
 from __future__ import annotations
 
@@ -282,7 +282,7 @@ def test_counters_that_contradict_each_other_are_named(tmp_path: Path) -> None:
 
 MOUNTINFO = """\
 22 27 0:21 / /proc rw,relatime shared:1 - proc proc rw
-25 27 0:23 / /dev/hugepages rw,nosuid,relatime shared:2 - hugetlbfs hugetlbfs rw,gid=1001,mode=2770,pagesize=2M,min_size=1048576
+25 27 0:23 / /dev/hugepages rw,nosuid shared:2 - hugetlbfs hugetlbfs rw,gid=1001,mode=2770,min_size=1048576
 26 27 0:24 / /mnt/over rw - hugetlbfs none rw,pagesize=0x40000000,size=50%
 27 1 254:0 / / rw,relatime - ext4 /dev/vda rw
 28 26 0:25 / /mnt/over rw - tmpfs tmpfs rw

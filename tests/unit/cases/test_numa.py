@@ -383,7 +383,10 @@ def test_isolated_cpus_that_are_offline_are_listed(tmp_path: Path) -> None:
 def test_texts_are_compared_with_a_recorded_tree(tmp_path: Path) -> None:
     two_nodes(tmp_path)
     (tmp_path / f"{CPU}/cpu0".lstrip("/")).mkdir()
-    text = "available: 2 nodes (0-1)\nnode 0 cpus: 0 2\nnode 0 size: 4096 MB\nnode 1 cpus: 1 3\nnode 1 size: 99 MB\n"
+    text = (
+        "available: 2 nodes (0-1)\nnode 0 cpus: 0 2\nnode 0 size: 4096 MB\n"
+        "node 1 cpus: 1 3\nnode 1 size: 99 MB\n"
+    )
     result = read(tmp_path, numactl=text)
     assert result["topology"]["source"] == "sysfs"
     assert cpus_of(result, "01") == {"0": "0-1", "1": "2-3"}
@@ -399,7 +402,10 @@ def test_texts_are_compared_with_a_recorded_tree(tmp_path: Path) -> None:
 
 def test_two_texts_are_compared_with_each_other(tmp_path: Path) -> None:
     numactl = "available: 1 nodes (0)\nnode 0 cpus: 0 1\nnode 0 size: 4096 MB\n"
-    lscpu = "CPU(s): 2\nOn-line CPU(s) list: 0,1\nSocket(s): 2\nNUMA node(s): 2\nNUMA node0 CPU(s): 0\nNUMA node1 CPU(s): 1\n"
+    lscpu = (
+        "CPU(s): 2\nOn-line CPU(s) list: 0,1\nSocket(s): 2\nNUMA node(s): 2\n"
+        "NUMA node0 CPU(s): 0\nNUMA node1 CPU(s): 1\n"
+    )
     result = read(tmp_path, numactl=numactl, lscpu=lscpu)
     assert result["topology"]["source"] == "numactl"
     assert "lscpu_disagrees_with_numactl" in reasons(result)

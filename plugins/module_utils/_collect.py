@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Record a host as a small sysroot: the files our readers look at, scrubbed, as one tar archive in memory.
+
+Only reads. Never opens anything but regular files, never waits for one, and stays within limits of size,
+number and time; what is left out is listed in the archive's own manifest.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import io
+import json
+import os
+import stat
+import tarfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from . import _collect_paths as paths
+from ._collect_scrub import Scrubber
+from ._files import inside, resolve
+from ._topology_host import MANIFEST
+from ._tree import Tree
+
+SCHEMA = 1
+_LEVELS = 3
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Bytes of one file and of all, number of entries, seconds."""
+
+    file_bytes: int = 1 << 20
+    total_bytes: int = 32 << 20
+    entries: int = 100_000
+    seconds: float = 60.0
+
+
+@dataclass
+class Recording:
+    """The archive, compressed by `compression` (xz or gz), what it holds, what was left out and why."""
+
+    archive: bytes
+    compression: str
+    entries: int
+    skipped: dict[str, str]
+    complete: bool
+
+
+class _Full(Exception):
+    """A limit was hit."""
+
+
+@dataclass
+class _Collector:
+    root: str
+    limits: Limits
+    scrubber: Scrubber | None
+    clock: Callable[[], float] = time.monotonic
+    files: dict[str, tuple[str, bytes]] = field(
+        default_factory=dict
+    )  # path -> (kind, content or link target)
+    skipped: dict[str, str] = field(default_factory=dict)
+    size: int = 0
+
+    def __post_init__(self) -> None:
+        self.tree = Tree(self.root)
+        self.deadline = self.clock() + self.limits.seconds
+
+    def add(self, path: str, kind: str, content: bytes = b"") -> None:
+        name = self.scrubber.path(path) if self.scrubber else path
+        if name in self.files:
+            return
+        if len(self.files) >= self.limits.entries:
+            raise _Full(f"more than {self.limits.entries} entries")
+        if self.size + len(content) > self.limits.total_bytes:
+            raise _Full(f"more than {self.limits.total_bytes} bytes")
+        if self.clock() > self.deadline:
+            raise _Full(f"took more than {self.limits.seconds:g} s")
+        self.size += len(content)
+        self.files[name] = (kind, content)
+
+    def real(self, path: str) -> str:
+        """The path of PATH without links, inside the root; each link on the way is recorded as it is."""
+        done = ""
+        parts = path.strip("/").split("/")
+        for index, part in enumerate(parts):
+            here = f"{done}/{part}"
+            if here == "/proc/self":  # its target is the number of this process
+                done = here
+                continue
+            target = self._link(here)
+            if target is None:
+                done = here
+                continue
+            self.add(here, "link", os.fsencode(target))
+            there = inside(self.root, resolve(self.root, here))
+            return self.real("/".join((there.rstrip("/"), *parts[index + 1 :])))
+        return done
+
+    def _link(self, path: str) -> str | None:
+        head, _, tail = path.rpartition("/")
+        try:
+            return os.readlink(os.path.join(resolve(self.root, head), tail))
+        except OSError:
+            return None
+
+    def content(self, path: str) -> None:
+        status = self._status(path)
+        if status is None or not stat.S_ISREG(status.st_mode) or not status.st_mode & 0o444:
+            self._dangling(path)
+            return
+        real = self.real(path)
+        if any(fnmatch.fnmatchcase(name, pattern) for name in (path, real) for pattern in paths.NEVER):
+            return
+        data = self.tree.data(real)
+        if data is None:
+            if real in self.tree.trouble:
+                self.skipped[path] = self.tree.trouble[real]
+            return
+        if len(data) > self.limits.file_bytes:
+            self.skipped[path] = f"larger than {self.limits.file_bytes} bytes"
+            return
+        if self.scrubber:
+            text = self.scrubber.text(real, data.decode("utf-8", "surrogateescape"))
+            data = text.encode("utf-8", "surrogateescape")
+        self.add(real, "script" if status.st_mode & 0o111 else "file", data)
+
+    def _dangling(self, path: str) -> None:
+        """A link to a device or to nothing says something too: sysctl.d and systemd mask files by one."""
+        if path.startswith(("/etc/", "/run/", "/usr/lib/")) and self._link(path) is not None:
+            self.link(path)
+
+    def presence(self, path: str) -> None:
+        if self._status(path) is not None:
+            self.add(self.real(path), "file")
+
+    def directory(self, path: str) -> None:
+        status = self._status(path)
+        if status is not None and stat.S_ISDIR(status.st_mode):
+            self.add(self.real(path), "dir")
+
+    def link(self, path: str) -> None:
+        head, _, tail = path.rpartition("/")
+        target = self._link(path)
+        if target is not None:
+            self.add(f"{self.real(head)}/{tail}", "link", os.fsencode(target))
+
+    def _status(self, path: str) -> os.stat_result | None:
+        try:
+            return os.stat(resolve(self.root, path))
+        except OSError:
+            return None
+
+    def expand(self, pattern: str) -> Iterator[str]:
+        """The paths that match PATTERN, in order."""
+        found = [""]
+        for part in pattern.strip("/").split("/"):
+            if part == "**":
+                found = [path for base in found for path in self._below(base, _LEVELS)]
+            elif any(letter in part for letter in "*?["):
+                names = ((base, name) for base in found for name in self.tree.names(base))
+                found = [f"{base}/{name}" for base, name in names if fnmatch.fnmatchcase(name, part)]
+            else:
+                found = [f"{base}/{part}" for base in found]
+        yield from found
+
+    def _below(self, base: str, levels: int) -> Iterator[str]:
+        for name in self.tree.names(base):
+            path = f"{base}/{name}"
+            status = self._status(path)
+            if status is not None and stat.S_ISDIR(status.st_mode):
+                if levels > 1 and self._link(path) is None:
+                    yield from self._below(path, levels - 1)
+            else:
+                yield path
+
+    def run(self) -> str | None:
+        """Record everything; return why it stopped early, if it did."""
+        steps = (
+            (paths.CONTENT, self.content),
+            (paths.DIRECTORIES, self.directory),
+            (paths.PRESENCE, self.presence),
+            (paths.LINKS, self.link),
+        )
+        try:
+            for patterns, record in steps:
+                for pattern in patterns:
+                    for path in self.expand(pattern):
+                        record(path)
+        except _Full as exc:
+            return str(exc)
+        return None
+
+
+def collect(root: str = "/", *, scrub: bool = True, limits: Limits | None = None) -> Recording:
+    """Record the host below ROOT. With SCRUB, host names, addresses, ids, serials, people and secrets go.
+
+    Never raises for what a host shows; what could not be read is in `skipped`, and a limit that was hit makes
+    the recording incomplete.
+    """
+    tree = Tree(root)
+    names = [
+        tree.text(path) or ""
+        for path in ("/proc/sys/kernel/hostname", "/etc/hostname", "/proc/sys/kernel/domainname")
+    ]
+    keep = f"{tree.text('/proc/sys/kernel/osrelease')} {tree.text('/proc/version')}"
+    collector = _Collector(root, limits or Limits(), Scrubber(names, keep) if scrub else None)
+    stopped = collector.run()
+    manifest: dict[str, object] = {
+        "schema": SCHEMA,
+        "scrubbed": scrub,
+        "complete": stopped is None,
+        "stopped": stopped,
+        "skipped": collector.skipped,
+    }
+    if os.path.realpath(root) == "/":
+        manifest["page_size_bytes"] = os.sysconf("SC_PAGE_SIZE")
+        manifest["arch"] = os.uname().machine
+    text = json.dumps(manifest, indent=1, sort_keys=True) + "\n"
+    archive, compression = _pack({**collector.files, MANIFEST: ("file", text.encode())})
+    return Recording(archive, compression, len(collector.files), collector.skipped, stopped is None)
+
+
+def _pack(files: dict[str, tuple[str, bytes]]) -> tuple[bytes, str]:
+    """A reproducible archive: sorted, no times, no owners; xz where this Python has it."""
+    for compression in ("xz", "gz"):
+        buffer = io.BytesIO()
+        try:
+            with tarfile.open(fileobj=buffer, mode=f"w:{compression}", format=tarfile.GNU_FORMAT) as tar:  # type: ignore[call-overload]
+                for path in sorted(files):
+                    _add(tar, path, *files[path])
+        except tarfile.CompressionError:
+            continue
+        return buffer.getvalue(), compression
+    raise RuntimeError("this Python can compress neither with xz nor with gz")
+
+
+def _add(tar: tarfile.TarFile, path: str, kind: str, content: bytes) -> None:
+    info = tarfile.TarInfo(path.lstrip("/"))
+    info.mode = 0o755 if kind in ("dir", "script") else 0o644
+    if kind == "link":
+        info.type, info.linkname = tarfile.SYMTYPE, os.fsdecode(content)
+        tar.addfile(info)
+    elif kind == "dir":
+        info.type = tarfile.DIRTYPE
+        tar.addfile(info)
+    else:
+        info.size = len(content)
+        tar.addfile(info, io.BytesIO(content))

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Take out of a recording what identifies a host or opens it, and keep what our readers compare.
+
+One value becomes one stand-in everywhere, so that the UUID of a boot entry still is that of the file system.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+
+_HEX = "0-9a-fA-F"
+_UUID = re.compile(rf"\b[{_HEX}]{{8}}-(?:[{_HEX}]{{4}}-){{3}}[{_HEX}]{{12}}\b")
+_MACHINE_ID = re.compile(rf"(?<![{_HEX}])[{_HEX}]{{32}}(?![{_HEX}])")
+_SHORT_UUID = re.compile(rf"(?<=UUID=)[{_HEX}]{{4,8}}-[{_HEX}]{{2,4}}\b")
+_MAC = re.compile(rf"\b(?:[{_HEX}]{{2}}:){{5,7}}[{_HEX}]{{2}}\b")
+_IPV4 = re.compile(r"(?<![\w.-])(?:\d{1,3}\.){3}\d{1,3}(?![\w.-])")
+_IPV6 = re.compile(
+    rf"(?<![\w:.])(?=[{_HEX}:]*::|(?:[{_HEX}]{{1,4}}:){{7}})[{_HEX}]{{0,4}}(?::[{_HEX}]{{0,4}}){{2,7}}(?![\w:])"
+)
+_SECRET = re.compile(
+    r"(?i)((?:[\w.-]*(?:passw|passphrase|secret|token|credential|api_?key|luks\.key|private)[\w.-]*)\s*[=:]\s*)"
+    r"(\"[^\"]*\"|'[^']*'|[^\s\"']+)"
+)
+_PBKDF2 = re.compile(r"grub\.pbkdf2\.\S+")
+_SERIAL = re.compile(r"(?im)^(serial\w*\s*:\s*)\S.*$")
+_REMOTE = re.compile(r"^(?:nfs\d?|cifs|smb3|ceph|lustre|9p|glusterfs|fuse\..*|afs|virtiofs)$")
+_OVERLAY = re.compile(r"((?:lower|upper|work)dir\+?)=[^,\s]+")
+_PLAIN_NAMES = frozenset(
+    ("localhost", "debian", "ubuntu", "fedora", "linux", "rocky", "centos", "alma", "host", "kernel")
+)
+_SYSTEM_MOUNTS = frozenset(
+    ("/", "/boot", "/boot/efi", "/efi", "/dev", "/dev/shm", "/dev/hugepages", "/proc", "/sys", "/run")
+)
+_NUMBERS = frozenset(("/proc/zoneinfo", "/proc/meminfo", "/proc/iomem", "/proc/buddyinfo"))
+_ADDRESSED = ("/etc/", "/boot/", "/efi/", "/usr/lib/", "/run/", "/proc/cmdline", "/proc/self/")
+
+
+class Scrubber:
+    """Replaces names, addresses and identifiers.
+
+    NAMES are the host's own; one that is part of KEEP, a text that must stay whole, or a common word stays.
+    """
+
+    def __init__(self, names: Iterable[str], keep: str = "") -> None:
+        wanted = {part for name in names for part in (name, name.partition(".")[0]) if len(part) > 2}
+        own = sorted(
+            (name for name in wanted if name.lower() not in _PLAIN_NAMES and name not in keep), key=len
+        )
+        pattern = "|".join(re.escape(name) for name in reversed(own))
+        self._names = re.compile(rf"(?<![\w-])(?:{pattern})(?![\w-])", re.IGNORECASE) if pattern else None
+        self._seen: dict[str, str] = {}
+
+    def path(self, path: str) -> str:
+        """PATH without machine ids and host names."""
+        return self._ids(path)
+
+    def text(self, path: str, text: str) -> str:
+        """TEXT as recorded for PATH."""
+        if path.startswith("/sys/") or path in (
+            "/proc/zoneinfo",
+            "/proc/meminfo",
+            "/proc/iomem",
+            "/proc/buddyinfo",
+        ):
+            return text
+        if path in ("/etc/passwd", "/etc/group"):
+            return _accounts(text, 4 if path == "/etc/passwd" else 3)
+        if path.endswith(("/mountinfo", "/mounts", "/fstab")):
+            text = _mounts(text, fstab=path.endswith("/fstab"))
+        text = _SERIAL.sub(r"\g<1>0", _PBKDF2.sub("grub.pbkdf2.removed", text))
+        text = _SECRET.sub(r"\g<1>removed", text)
+        text = self._ids(text)
+        if (
+            path.startswith(("/etc/", "/boot/", "/efi/", "/usr/lib/sysctl.d/", "/run/"))
+            or path == "/proc/cmdline"
+        ):
+            text = self._numbered(_MAC, text, lambda n: f"02:00:00:00:00:{n % 256:02x}")
+            text = self._numbered(_IPV4, text, lambda n: f"192.0.2.{n % 256}", _is_special)
+            text = self._numbered(_IPV6, text, lambda n: f"2001:db8::{n:x}", lambda old: old in ("::1", "::"))
+        return text
+
+    def _ids(self, text: str) -> str:
+        text = self._numbered(_UUID, text, lambda n: f"00000000-0000-4000-8000-{n:012x}")
+        text = self._numbered(_MACHINE_ID, text, lambda n: f"{n:032x}")
+        text = self._numbered(_SHORT_UUID, text, lambda n: f"0000-{n:04x}")
+        return self._names.sub("host", text) if self._names else text
+
+    def _numbered(
+        self,
+        pattern: re.Pattern[str],
+        text: str,
+        name: Callable[[int], str],
+        keep: Callable[[str], bool] = lambda old: False,
+    ) -> str:
+        def stand_in(match: re.Match[str]) -> str:
+            old = match.group(0)
+            if keep(old) or old in self._seen.values():
+                return old
+            return self._seen.setdefault(old, name(len(self._seen) + 1))
+
+        return pattern.sub(stand_in, text)
+
+
+def _is_special(address: str) -> bool:
+    octets = [int(part) for part in address.split(".")]
+    return octets[0] in (0, 127, 255) or max(octets) > 255
+
+
+def _accounts(text: str, fields: int) -> str:
+    """System accounts with their numbers; people, and what a line says of them, are left out."""
+    rows = []
+    for line in text.splitlines():
+        parts = line.split(":")
+        if len(parts) >= fields and parts[2].isdigit() and (int(parts[2]) < 1000 or int(parts[2]) > 60000):
+            rows.append(":".join((parts[0], "x", *parts[2:fields])) + (":" if fields == 3 else ":::"))
+    return "".join(f"{row}\n" for row in rows)
+
+
+def _mounts(text: str, *, fstab: bool) -> str:
+    """The mounts of the system and all of hugetlbfs, with what lies over these; servers are not named."""
+    lines = text.splitlines()
+    split = [_mount_fields(line, fstab) for line in lines]
+    huge = [point for _kind, point in split if _kind == "hugetlbfs"]
+    rows = []
+    for line, (kind, point) in zip(lines, split):
+        over = any((path + "/").startswith(point.rstrip("/") + "/") for path in huge)
+        if kind == "hugetlbfs" or (kind and (point in _SYSTEM_MOUNTS or over) and not _REMOTE.match(kind)):
+            rows.append(_OVERLAY.sub(r"\1=removed", line))
+    return "".join(f"{row}\n" for row in rows)
+
+
+def _mount_fields(line: str, fstab: bool) -> tuple[str, str]:
+    """(file system type, mount point) of a line of fstab, mounts or mountinfo; ("", "") for any other."""
+    fields = line.split()
+    if " - " in line and not fstab and len(fields) > 6:
+        right = line.partition(" - ")[2].split()
+        return (right[0], fields[4]) if right else ("", "")
+    if len(fields) < 4 or fields[0].startswith("#"):
+        return "", ""
+    return fields[2], fields[1]

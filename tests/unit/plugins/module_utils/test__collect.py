@@ -1,0 +1,267 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The collector: what it records, what it never touches, and that a recording reads like its host."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import socket
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ansible_collections.firsttouch.host.plugins.module_utils._collect import Limits, Recording, collect
+from ansible_collections.firsttouch.host.plugins.module_utils._collect_scrub import Scrubber
+from support import put, run_module
+
+UUID = "3f2b8e1c-9d47-4c11-8a55-0123456789ab"
+MACHINE = "0123456789abcdef0123456789abcdef"
+
+
+def unpack(recording: Recording, target: Path) -> Path:
+    with tarfile.open(fileobj=io.BytesIO(recording.archive)) as tar:
+        if hasattr(tarfile, "tar_filter"):
+            tar.extractall(target, filter="tar")
+        else:
+            tar.extractall(target)
+    return target
+
+
+def names(recording: Recording) -> set[str]:
+    with tarfile.open(fileobj=io.BytesIO(recording.archive)) as tar:
+        return {f"/{name}" for name in tar.getnames()}
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Path:
+    """A two-node host with a merged /usr, a masked sysctl file and a boot entry."""
+    root = tmp_path / "host"
+    put(root, "/proc/sys/kernel/hostname", "web17.prod.example.org\n")
+    put(root, "/proc/sys/kernel/osrelease", "6.1.0-18-amd64\n")
+    put(root, "/proc/sys/vm/swappiness", "60\n")
+    put(root, "/proc/cmdline", f"root=UUID={UUID} ip=10.1.2.3::10.1.2.1 hugepages=0:4,1:4 isolcpus=2-3\n")
+    put(root, "/sys/devices/system/cpu/online", "0-3\n")
+    put(root, "/sys/devices/system/node/online", "0-1\n")
+    for node in (0, 1):
+        base = f"/sys/devices/system/node/node{node}"
+        put(root, f"{base}/cpulist", f"{node * 2}-{node * 2 + 1}\n")
+        put(root, f"{base}/meminfo", f"Node {node} MemTotal: 2097152 kB\n")
+        put(root, f"{base}/hugepages/hugepages-2048kB/nr_hugepages", "4\n")
+        for cpu in (node * 2, node * 2 + 1):
+            (root / base.lstrip("/") / f"cpu{cpu}").symlink_to(f"../../cpu/cpu{cpu}")
+    put(root, "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", "8\n")
+    put(root, "/sys/devices/virtual/dmi/id/sys_vendor", "VMware, Inc.\n")
+    put(root, "/sys/devices/virtual/dmi/id/product_serial", "VMware-42 1d\n")
+    (root / "sys/class/dmi").mkdir(parents=True)
+    (root / "sys/class/dmi/id").symlink_to("../../devices/virtual/dmi/id")
+    put(root, "/usr/lib/sysctl.d/50-default.conf", "kernel.sysrq = 16\n")
+    (root / "lib").symlink_to("usr/lib")
+    (root / "etc/sysctl.d").mkdir(parents=True)
+    (root / "etc/sysctl.d/50-default.conf").symlink_to("/dev/null")
+    put(root, "/etc/sysctl.conf", "vm.swappiness = 1\n")
+    (root / "etc/sysctl.d/99-sysctl.conf").symlink_to("../sysctl.conf")
+    put(root, f"/boot/loader/entries/{MACHINE}-6.1.0.conf", f"options root=UUID={UUID} quiet\n")
+    put(root, "/etc/machine-id", MACHINE + "\n")
+    put(
+        root,
+        "/etc/passwd",
+        "root:x:0:0:root:/root:/bin/bash\nann:x:1000:1000:Ann Other,,,:/home/ann:/bin/zsh\n",
+    )
+    put(root, "/etc/shadow", "root:$6$salt$hash:19000::::::\n")
+    put(root, "/etc/grub.d/10_linux", "#!/bin/sh\n")
+    (root / "etc/grub.d/10_linux").chmod(0o755)
+    return root
+
+
+def test_a_recording_reads_like_its_host(host: Path, tmp_path: Path) -> None:
+    copy = unpack(collect(str(host)), tmp_path / "copy")
+    for module in ("numa_topology_info", "hugepages_info"):
+        there, here = (run_module(module, {"sysroot": str(root)}) for root in (copy, host))
+        assert {**there, "invocation": None} == {**here, "invocation": None}
+    topology = run_module("numa_topology_info", {"sysroot": str(copy)})["topology"]
+    assert topology["virtualization"]["hypervisor"] == "vmware"
+    assert [node["cpus"] for node in topology["nodes"]] == ["0-1", "2-3"]
+
+
+def test_links_masks_and_modes_survive(host: Path, tmp_path: Path) -> None:
+    copy = unpack(collect(str(host)), tmp_path / "copy")
+    assert os.readlink(copy / "lib") == "usr/lib"
+    assert os.readlink(copy / "etc/sysctl.d/50-default.conf") == "/dev/null"
+    assert os.readlink(copy / "etc/sysctl.d/99-sysctl.conf") == "../sysctl.conf"
+    assert (copy / "etc/sysctl.conf").read_text() == "vm.swappiness = 1\n"
+    assert os.readlink(copy / "sys/devices/system/node/node1/cpu3") == "../../cpu/cpu3"
+    assert os.access(copy / "etc/grub.d/10_linux", os.X_OK)
+    assert not os.access(copy / "proc/cmdline", os.X_OK)
+
+
+def test_nothing_that_identifies_the_host_is_in_it(host: Path) -> None:
+    put(
+        host,
+        "/etc/default/grub",
+        f'# web17\nGRUB_CMDLINE_LINUX="root=UUID={UUID} admin_password=hunter2 ip=10.1.2.3"\n',
+    )
+    put(host, "/boot/grub/grub.cfg", "password_pbkdf2 root grub.pbkdf2.sha512.10000.ABCDEF.012345\n")
+    recording = collect(str(host))
+    with tarfile.open(fileobj=io.BytesIO(recording.archive)) as tar:
+        content = b"\n".join(
+            member.name.encode() + (tar.extractfile(member).read() if member.isfile() else b"")  # type: ignore[union-attr]
+            for member in tar.getmembers()
+        ).decode()
+    for word in (
+        "web17",
+        "example.org",
+        UUID,
+        MACHINE,
+        "10.1.2",
+        "hunter2",
+        "ABCDEF",
+        "Ann",
+        "1d",
+        "$6$",
+        "/home",
+    ):
+        assert word not in content, word
+    assert not {"/etc/shadow", "/proc/sys/kernel/hostname"} & names(recording)
+    assert "hugepages=0:4,1:4 isolcpus=2-3" in content
+
+
+def test_one_value_has_one_stand_in(host: Path, tmp_path: Path) -> None:
+    copy = unpack(collect(str(host)), tmp_path / "copy")
+    entry = next((copy / "boot/loader/entries").iterdir())
+    machine = (copy / "etc/machine-id").read_text().strip()
+    root = next(word for word in (copy / "proc/cmdline").read_text().split() if word.startswith("root="))
+    assert entry.name == f"{machine}-6.1.0.conf"
+    assert root in entry.read_text()
+
+
+def test_without_scrubbing_everything_is_as_it_was(host: Path, tmp_path: Path) -> None:
+    copy = unpack(collect(str(host), scrub=False), tmp_path / "copy")
+    assert (copy / "proc/cmdline").read_text() == (host / "proc/cmdline").read_text()
+    assert json.loads((copy / "firsttouch-recording.json").read_text())["scrubbed"] is False
+
+
+def test_special_files_neither_block_nor_get_in(host: Path) -> None:
+    os.mkfifo(host / "etc/default-grub")
+    folder = host / "etc/default/grub.d"
+    folder.mkdir(parents=True)
+    os.mkfifo(folder / "10-fifo.cfg")
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.bind(str(host / "s"))
+        os.rename(host / "s", folder / "20-socket.cfg")
+        (folder / "30-loop.cfg").symlink_to("30-loop.cfg")
+        (folder / "40-dir.cfg").mkdir()
+        recording = collect(str(host))
+    inside = {name for name in names(recording) if "/grub.d/" in name and "/etc/default" in name}
+    assert inside <= {"/etc/default/grub.d/30-loop.cfg"}
+
+
+def test_a_link_out_of_the_root_stays_inside(host: Path, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("outside\n")
+    (host / "etc/sysctl.d/60-out.conf").symlink_to(secret)
+    (host / "etc/sysctl.d/61-up.conf").symlink_to("../../../../../" + str(secret).lstrip("/"))
+    assert b"outside" not in collect(str(host)).archive
+    copy = unpack(collect(str(host)), tmp_path / "copy")
+    assert os.path.islink(copy / "etc/sysctl.d/60-out.conf")
+
+
+@pytest.mark.parametrize(
+    ("limits", "why"),
+    [
+        (Limits(entries=5), "entries"),
+        (Limits(total_bytes=64), "bytes"),
+        (Limits(seconds=-1), "took"),
+    ],
+)
+def test_a_limit_makes_it_incomplete_and_says_so(
+    host: Path, tmp_path: Path, limits: Limits, why: str
+) -> None:
+    recording = collect(str(host), limits=limits)
+    assert not recording.complete
+    manifest = json.loads((unpack(recording, tmp_path / "copy") / "firsttouch-recording.json").read_text())
+    assert why in manifest["stopped"] and manifest["complete"] is False
+
+
+def test_a_file_that_is_too_large_is_left_out_and_named(host: Path) -> None:
+    put(host, "/boot/grub/grub.cfg", "x" * 2000)
+    recording = collect(str(host), limits=Limits(file_bytes=1000))
+    assert recording.complete and "/boot/grub/grub.cfg" in recording.skipped
+    assert "/boot/grub/grub.cfg" not in names(recording)
+
+
+def test_the_same_host_gives_the_same_archive(host: Path) -> None:
+    assert collect(str(host)).archive == collect(str(host)).archive
+
+
+def test_an_empty_root_is_recorded_too(tmp_path: Path) -> None:
+    recording = collect(str(tmp_path))
+    assert recording.complete and names(recording) == {"/firsttouch-recording.json"}
+
+
+def test_this_host_can_be_recorded(tmp_path: Path) -> None:
+    recording = collect("/")
+    assert recording.complete, recording.skipped
+    copy = unpack(recording, tmp_path / "copy")
+    here, there = (
+        run_module("numa_topology_info", {"sysroot": str(root)})["topology"] for root in ("/", copy)
+    )
+    for key in (
+        "source",
+        "arch",
+        "kernel_release",
+        "page_size_bytes",
+        "cpus",
+        "l3",
+        "node_lists",
+        "virtualization",
+    ):
+        assert here[key] == there[key], key
+
+
+@pytest.mark.parametrize(
+    ("path", "before", "after"),
+    [
+        ("/etc/default/grub", "a 127.0.0.1 and 0.0.0.0", "a 127.0.0.1 and 0.0.0.0"),
+        ("/etc/default/grub", "version 5.14.0-427.13.1.el9", "version 5.14.0-427.13.1.el9"),
+        ("/etc/default/grub", "ip=[fe80::1%eth0]", "ip=[2001:db8::1%eth0]"),
+        ("/etc/default/grub", "at 12:34:56", "at 12:34:56"),
+        ("/etc/default/grub", "crashkernel=1G-4G:64M,4G-:128M", "crashkernel=1G-4G:64M,4G-:128M"),
+        (
+            "/proc/cmdline",
+            "vfio-pci.ids=10de:1eb8 pci=0000:00:1f.2",
+            "vfio-pci.ids=10de:1eb8 pci=0000:00:1f.2",
+        ),
+        ("/proc/cmdline", "ifname=eth0:52:54:00:12:34:56", "ifname=eth0:02:00:00:00:00:01"),
+        (
+            "/proc/cmdline",
+            "rd.luks.key=/k api_token='a b' quiet",
+            "rd.luks.key=removed api_token=removed quiet",
+        ),
+        ("/proc/cmdline", "root=PARTUUID=1a2b3c4d-02", "root=PARTUUID=0000-0001"),
+        ("/proc/cpuinfo", "Serial\t\t: 00000000abcdef01", "Serial\t\t: 0"),
+        ("/proc/cmdline", "x=db-4.lan db-4 db-4-x", "x=host host db-4-x"),
+        ("/sys/devices/system/cpu/online", "10.1.2.3", "10.1.2.3"),
+        ("/etc/passwd", "root:x:0:0:r:/root:/bin/sh\nann:x:1000:1000:::\n", "root:x:0:0:::\n"),
+        ("/etc/group", "adm:x:4:ann,bob\nann:x:1000:\n", "adm:x:4:\n"),
+        (
+            "/etc/fstab",
+            "# web\nUUID=ABCD-1234 /boot/efi vfat rw 0 1\nnas:/x /data nfs rw 0 0\nh /h hugetlbfs rw 0 0\n",
+            "UUID=0000-0001 /boot/efi vfat rw 0 1\nh /h hugetlbfs rw 0 0\n",
+        ),
+        (
+            "/proc/self/mounts",
+            "o / overlay rw,lowerdir=/a:/b 0 0\nx /h/deep hugetlbfs rw 0 0\nt /h tmpfs rw 0 0\nt /o tmpfs rw 0 0\n",
+            "o / overlay rw,lowerdir=removed 0 0\nx /h/deep hugetlbfs rw 0 0\nt /h tmpfs rw 0 0\n",
+        ),
+    ],
+)
+def test_scrubbing(path: str, before: str, after: str) -> None:
+    assert Scrubber(["db-4.lan", "debian"], "6.1.0-18-amd64 (Debian)").text(path, before) == after
+
+
+def test_the_module_returns_the_archive(host: Path) -> None:
+    result: dict[str, Any] = run_module("host_collect", {"sysroot": str(host), "dest": "x"})
+    assert result["complete"] and result["entries"] > 10 and result["archive"]
+    assert result["changed"] is False
