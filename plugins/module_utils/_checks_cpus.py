@@ -68,11 +68,26 @@ def _mask_check(
         identity,
         "running",
         format_list(wanted),
-        format_list(live),
+        _with_offline(ctx, live),
+        good=_online(ctx, live) == wanted,
         reason=_why_not(ctx, effect, wanted),
         source=path,
-        remedy=f"Run provision with {ISOLATED} and let it reboot; the boot.* results name what stands against it.",
+        remedy=f"Run provision with {ISOLATED} and let it reboot; the boot.* results name the cause.",
     )
+
+
+def _online(ctx: Context, cpus: frozenset[int]) -> frozenset[int]:
+    """CPUS without those that are possible but not online: `N` on the command line names them too."""
+    online = _listed(ctx, f"{_CPU}/online")
+    return cpus & online if online else cpus
+
+
+def _with_offline(ctx: Context, cpus: frozenset[int]) -> str:
+    """CPUS as a list, those that are not online set apart."""
+    online = _online(ctx, cpus)
+    if online == cpus:
+        return format_list(cpus)
+    return f"{format_list(online)} (and {format_list(cpus - online)}, not online)"
 
 
 def _why_not(ctx: Context, effect: str, wanted: frozenset[int]) -> str:
@@ -80,7 +95,9 @@ def _why_not(ctx: Context, effect: str, wanted: frozenset[int]) -> str:
     answers = {}
     for layer in ("running", "next_boot"):
         prediction = predicted(ctx, layer)
-        answers[layer] = prediction is not None and getattr(prediction.isolation, effect) == wanted
+        answers[layer] = (
+            prediction is not None and _online(ctx, getattr(prediction.isolation, effect)) == wanted
+        )
     if answers["running"]:
         return "kernel_refused"
     return "pending_reboot" if answers["next_boot"] else "not_configured"
@@ -104,7 +121,7 @@ def check_nohz_full(ctx: Context) -> Iterator[Result]:
 
 
 def check_rcu_nocbs(ctx: Context) -> Iterator[Result]:
-    """CPUs whose RCU callbacks run elsewhere. No kernel file shows them: what the running line makes of it counts."""
+    """CPUs whose RCU callbacks run elsewhere, by the running line: no kernel file shows them."""
     wanted = _asked_by(ctx, "rcu_nocbs")
     if wanted is None:
         return
@@ -120,7 +137,8 @@ def check_rcu_nocbs(ctx: Context) -> Iterator[Result]:
         identity,
         "running",
         format_list(wanted),
-        format_list(live),
+        _with_offline(ctx, live),
+        good=_online(ctx, live) == wanted,
         reason=_why_not(ctx, "rcu_nocbs", wanted),
         source="/proc/cmdline",
         remedy=f"Run provision with {ISOLATED} and let it reboot.",
@@ -128,7 +146,7 @@ def check_rcu_nocbs(ctx: Context) -> Iterator[Result]:
 
 
 def check_default_irq_affinity(ctx: Context) -> Iterator[Result]:
-    """Where interrupts requested from now on may go; without a wanted set, any isolated CPU in it is a warning."""
+    """Where interrupts requested from now on may go; isolated CPUs among them are never good."""
     wanted = _asked_by(ctx, "irqaffinity")
     identity = "cpu_isolation.default_irq_affinity"
     text = ctx.text(_IRQ)
@@ -201,7 +219,7 @@ def check_half_cores(ctx: Context) -> Iterator[Result]:
         good=not missing,
         reason="split_core",
         source=f"{_CPU}/isolated",
-        remedy=f"Add the siblings to {ISOLATED}, or take their partners out: work there disturbs the isolated half.",
+        remedy=f"Add the siblings to {ISOLATED}, or take their partners out: they share a core.",
         intended=_asked(ctx),
         soft=split_on_purpose,
     )
