@@ -8,25 +8,30 @@ from dataclasses import dataclass, field
 
 from . import _cmdline
 from ._boot_effect import Concern, contradicting, effect_of, ignored_by_kernel, shortfall
+from ._boot_report import Layers, foreign_staged, read_layers, verdict
 from ._boot_types import LineToken
-from ._checks_host import HUGEPAGES, ISOLATED, REBOOT, Check, Context, Unreadable
+from ._checks_host import HUGEPAGES, ISOLATED, REBOOT, Check, Context
 from ._cpulist import format_list, parse
-from ._kernel_args import Prediction, predict
+from ._kernel_args import KernelFacts, Prediction, predict
 from ._verdict import Result, judge, skipped
 
 _POOL_KEYS = ("hugepages", "hugepagesz", "default_hugepagesz")
+_UNKNOWN = ("permission_denied", "unreadable", "unsupported_bootloader", "default_entry_not_found")
 _CPU = "/sys/devices/system/cpu"
 
 
 @dataclass(frozen=True)
 class Line:
-    """The kernel command line of one layer: the tokens the kernel reads, in order, and where each is written."""
+    """The kernel command line of one layer, in order, and where each token is written."""
 
     text: str
-    tokens: tuple[str, ...]
+    facts: KernelFacts
     sources: Mapping[str, str] = field(default_factory=dict)
     file: str = ""
-    kernel: str = ""
+
+    @property
+    def tokens(self) -> tuple[str, ...]:
+        return tuple(token.text for token in _cmdline.split(self.text) if not token.after_dashes)
 
 
 @dataclass(frozen=True)
@@ -38,35 +43,48 @@ class NoLine:
     file: str = ""
 
 
-def line_of(ctx: Context, layer: str) -> Line | NoLine:
-    """The command line of LAYER, read once."""
-    found: Line | NoLine = ctx.keep(f"line:{layer}", lambda: _read(ctx, layer))
+def layers_of(ctx: Context) -> Layers:
+    """What the boot loader's files and the running kernel say, read once."""
+    found: Layers = ctx.keep("boot_layers", lambda: read_layers(ctx.root))
     return found
 
 
-def _read(ctx: Context, layer: str) -> Line | NoLine:
+def line_of(ctx: Context, layer: str) -> Line | NoLine:
+    """The command line of LAYER, or why there is none."""
+    layers = layers_of(ctx)
     if layer == "running":
-        text = ctx.text("/proc/cmdline")
-        if text is None:
-            return NoLine("not_available", "/proc/cmdline does not exist", "/proc/cmdline")
-        return Line(text, _read_by_kernel(text), {}, "/proc/cmdline", ctx.facts().release or "")
-    return NoLine("not_available", "the boot loader is not read")
+        if layers.running is not None:
+            return Line(layers.running, ctx.facts(), {}, "/proc/cmdline")
+        return _no_line(layers, "/proc/cmdline")
+    entry = layers.entry
+    if layer == "next_boot" and entry:
+        place = f"{entry.file}:{entry.file_line}" if entry.file else ""
+        return Line(entry.line, layers.facts, _sources(entry.tokens), place)
+    if layer == "configured" and layers.configured is not None:
+        files = layers.backend.files() if layers.backend else []
+        text = " ".join(token.text for token in layers.configured)
+        return Line(text, layers.facts, _sources(layers.configured), files[0] if files else "")
+    return _no_line(layers)
 
 
-def _read_by_kernel(text: str) -> tuple[str, ...]:
-    return tuple(token.text for token in _cmdline.split(text) if not token.after_dashes)
+def _no_line(layers: Layers, path: str = "") -> NoLine:
+    for problem in layers.problems:
+        if not path or problem.file == path:
+            return NoLine(problem.reason, problem.text, problem.where())
+    return NoLine("not_available", "nothing says what it is", path)
+
+
+def _sources(tokens: Iterable[LineToken]) -> dict[str, str]:
+    return {token.text: str(token.source) for token in tokens if token.source}
 
 
 def predicted(ctx: Context, layer: str) -> Prediction | None:
     """What the kernel makes of LAYER's line; None when there is no line to judge."""
-    try:
-        line = line_of(ctx, layer)
-    except Unreadable:
-        return None
+    line = line_of(ctx, layer)
     if isinstance(line, NoLine):
         return None
-    text = line.text
-    found: Prediction = ctx.keep(f"predict:{layer}", lambda: predict(text, ctx.facts()))
+    text, facts = line.text, line.facts
+    found: Prediction = ctx.keep(f"predict:{layer}", lambda: predict(text, facts))
     return found
 
 
@@ -100,33 +118,25 @@ def _concern(ctx: Context) -> Concern:
     return Concern.of(ctx.tokens(), ctx.facts(), _keys(ctx))
 
 
-def _try_line(ctx: Context, layer: str) -> Line | NoLine:
-    """line_of(), a refused read being one more way of not knowing."""
-    try:
-        return line_of(ctx, layer)
-    except Unreadable as exc:
-        return NoLine(exc.reason, str(exc), exc.path)
-
-
 def _lacks(ctx: Context, layer: str) -> str | None:
-    """`` when LAYER has our tokens, in order and read by the kernel; else why not. None: it cannot be looked at."""
-    line = _try_line(ctx, layer)
+    """Why LAYER does not have our tokens as they must be; empty when it has, None when nobody can tell."""
+    line = line_of(ctx, layer)
     if isinstance(line, NoLine):
         return None
-    short = shortfall(line.text, ctx.tokens(), ctx.facts())
+    short = shortfall(line.text, ctx.tokens(), line.facts)
     return short[0] if short and short[0] != "different_effect" else ""
 
 
 def check_tokens(ctx: Context) -> Iterator[Result]:
-    """Every token of ours, ordered where order has a meaning, in what is configured, what will boot, what runs."""
+    """Every token of ours, in order where order means something, in each of the three layers."""
     wanted = ctx.tokens()
     for layer in ("configured", "next_boot", "running") if wanted else ():
-        identity, line = f"boot.tokens.{layer}", _try_line(ctx, layer)
+        identity, line = f"boot.tokens.{layer}", line_of(ctx, layer)
         if isinstance(line, NoLine):
             yield skipped(identity, layer, line.reason, expected=wanted, observed=line.text, source=line.file)
             continue
         lacks = _lacks(ctx, layer)
-        reason, remedy = _why_missing(ctx, layer, lacks) if lacks else ("", "")
+        reason, source, remedy = _why_missing(ctx, layer, lacks) if lacks else ("", "", "")
         yield judge(
             identity,
             layer,
@@ -134,42 +144,76 @@ def check_tokens(ctx: Context) -> Iterator[Result]:
             [token for token in line.tokens if _is_key(token, _keys(ctx))],
             good=not lacks,
             reason=reason,
-            source=line.sources.get(wanted[0], line.file),
+            source=source or line.sources.get(wanted[0], line.file),
             remedy=remedy,
         )
 
 
-def _why_missing(ctx: Context, layer: str, lacks: str) -> tuple[str, str]:
-    """(reason, remedy) for a layer that LACKS (a reason of shortfall()) tokens of ours."""
+def _why_missing(ctx: Context, layer: str, lacks: str) -> tuple[str, str, str]:
+    """(reason, FILE:LINE or nothing, remedy) for a LAYER that LACKS tokens, a reason of shortfall()."""
     names = _variables(ctx.tokens())
     if lacks != "missing_tokens":
         return (
             lacks,
+            "",
             f"Run provision with {names}: the kernel does not read the arguments as they stand there.",
         )
-    if layer == "running":
-        if _lacks(ctx, "next_boot") == "":
-            return "pending_reboot", f"Reboot, or run provision with {REBOOT}: if_needed; {names} is staged."
-        return "not_configured", f"Run provision with {names}."
-    if layer == "next_boot" and _lacks(ctx, "configured") == "":
-        text = "the configured arguments do not reach the entry that boots, another file overrides them."
-        return "not_generated", f"Run provision with {names}: {text}"
-    return "not_configured", f"Run provision with {names}: the next boot comes up without it."
+    if layer == "running" and _lacks(ctx, "next_boot") == "":
+        return "pending_reboot", "", f"Reboot, or run provision with {REBOOT}: if_needed; {names} is staged."
+    told = verdict(layers_of(ctx), ctx.tokens())
+    if layer != "running" and str(told["reason"]).startswith(("overridden_by", "not_generated")):
+        where = f"{told['file']}:{told['line']}" if told["line"] else str(told["file"] or "")
+        return told["reason"], where, f"Mend that, then run provision with {names}: {told['text']}."
+    return "not_configured", "", f"Run provision with {names}: the next boot comes up without it."
+
+
+def check_problems(ctx: Context) -> Iterator[Result]:
+    """What keeps the boot loader's files from being understood, and entries that lack our tokens."""
+    layers, tokens = layers_of(ctx), ctx.tokens()
+    if not tokens:
+        return
+    for number, problem in enumerate(layers.problems, 1):
+        identity = f"boot.problem.{number}"
+        if problem.reason in _UNKNOWN or not ctx.live:
+            source = problem.where()
+            yield skipped(identity, "next_boot", problem.reason, observed=problem.text, source=source)
+            continue
+        yield judge(
+            identity,
+            "next_boot",
+            None,
+            problem.text,
+            reason=problem.reason,
+            source=problem.where(),
+            remedy=f"Mend that file: until then nobody can tell whether {_variables(tokens)} will boot.",
+        )
+    entries = [entry for entry in (layers.backend.entries() if layers.backend else []) if not entry.recovery]
+    lacking = [entry.id for entry in entries if shortfall(entry.line, tokens, layers.facts)]
+    if entries:
+        yield judge(
+            "boot.entries",
+            "next_boot",
+            [],
+            lacking,
+            reason="entry_without_tokens",
+            source=layers.entry.file or "" if layers.entry else "",
+            remedy=f"Run provision with {_variables(tokens)}: whoever picks these entries boots without it.",
+            soft=True,
+        )
 
 
 def check_effect(ctx: Context) -> Iterator[Result]:
-    """What the kernel makes of the COMPLETE line, foreign tokens included, against what it would make of ours alone."""
-    tokens, facts = ctx.tokens(), ctx.facts()
-    concern = _concern(ctx)
-    wanted = effect_of(" ".join(tokens), concern, facts)
+    """What the kernel makes of the COMPLETE line against what it would make of our tokens alone."""
+    tokens, concern = ctx.tokens(), _concern(ctx)
     for layer in ("next_boot", "running") if tokens else ():
-        line = _try_line(ctx, layer)
+        line = line_of(ctx, layer)
         if isinstance(line, NoLine):
             continue  # check_tokens says why
-        got = effect_of(line.text, concern, facts)
+        wanted = effect_of(" ".join(tokens), concern, line.facts)
+        got = effect_of(line.text, concern, line.facts)
         differs = [name for name in wanted if got.get(name) != wanted[name]]
         against = _against(ctx, line) if differs else []
-        ignored = ignored_by_kernel(line.text, tokens, facts)
+        ignored = ignored_by_kernel(line.text, tokens, line.facts)
         reason = "overridden_by" if against else "kernel_ignores" if ignored else "not_configured"
         if differs and layer == "running" and _lacks(ctx, "next_boot") == "" and _lacks(ctx, "running"):
             reason = "pending_reboot"
@@ -200,7 +244,7 @@ def _against(ctx: Context, line: Line) -> list[str]:
             foreign.append(LineToken(token))
     if ours:
         return []
-    return [token.text for token in contradicting(foreign, ctx.tokens(), ctx.facts())]
+    return [token.text for token in contradicting(foreign, ctx.tokens(), line.facts)]
 
 
 def check_accepted(ctx: Context) -> Iterator[Result]:
@@ -232,13 +276,16 @@ def check_accepted(ctx: Context) -> Iterator[Result]:
 
 def check_pending_reboot(ctx: Context) -> Iterator[Result]:
     """A reboot is due when the effect of our arguments differs between what runs and what will boot."""
-    running, following = predicted(ctx, "running"), predicted(ctx, "next_boot")
+    running, following = line_of(ctx, "running"), line_of(ctx, "next_boot")
     identity = "boot.pending_reboot"
-    if running is None or following is None:
-        yield skipped(identity, "next_boot", "not_available", source="/proc/cmdline", intended=_asked(ctx))
+    if isinstance(running, NoLine) or isinstance(following, NoLine):
+        missing = running if isinstance(running, NoLine) else following
+        reason = missing.reason if isinstance(missing, NoLine) else "not_available"
+        yield skipped(identity, "next_boot", reason, source=missing.file, intended=_asked(ctx))
         return
-    concern, facts = _concern(ctx), ctx.facts()
-    now, then = (effect_of(_text(ctx, layer), concern, facts) for layer in ("running", "next_boot"))
+    concern = _concern(ctx)
+    now = effect_of(running.text, concern, running.facts)
+    then = effect_of(following.text, concern, following.facts)
     differs = sorted(name for name in {*now, *then} if now.get(name) != then.get(name))
     yield judge(
         identity,
@@ -246,69 +293,59 @@ def check_pending_reboot(ctx: Context) -> Iterator[Result]:
         {name: then.get(name) for name in differs},
         {name: now.get(name) for name in differs},
         reason="pending_reboot",
-        source=_file(ctx, "next_boot"),
-        remedy=f"Run provision with {REBOOT}: if_needed; the next boot changes {', '.join(differs) or 'nothing'}.",
+        source=following.file,
+        remedy=f"Run provision with {REBOOT}: if_needed; the next boot changes {', '.join(differs)}.",
         intended=_asked(ctx),
     )
-    yield from _foreign_pending(ctx)
+    yield from _foreign_pending(ctx, running, following)
 
 
-def _text(ctx: Context, layer: str) -> str:
-    line = line_of(ctx, layer)
-    return line.text
-
-
-def _file(ctx: Context, layer: str) -> str:
-    return line_of(ctx, layer).file
-
-
-def _foreign_pending(ctx: Context) -> Iterator[Result]:
+def _foreign_pending(ctx: Context, running: Line, following: Line) -> Iterator[Result]:
     """What else the next boot would change: other tokens, another kernel, what packages ask for."""
-    running, following = line_of(ctx, "running"), line_of(ctx, "next_boot")
-    assert isinstance(running, Line) and isinstance(following, Line)
-    keys = (*_keys(ctx), "BOOT_IMAGE", "initrd")
-    now = [token for token in running.tokens if not _is_key(token, keys)]
-    then = [token for token in following.tokens if not _is_key(token, keys)]
-    if now != then:
+    entry = layers_of(ctx).entry
+    packages = (ctx.text("/run/reboot-required.pkgs") or "").split()
+    marked = ctx.text("/run/reboot-required") is not None
+    kernels = (running.facts.release, entry.version if entry and entry.version else running.facts.release)
+    rows: tuple[tuple[str, list[str], str, str, str], ...] = (
+        (
+            "foreign_staged",
+            foreign_staged(running.text, following.text, entry, frozenset(_keys(ctx))),
+            "foreign_staged",
+            following.file,
+            "Somebody else staged boot arguments: they come with the next reboot.",
+        ),
+        (
+            "kernel",
+            [f"{kernels[0]} runs, {kernels[1]} boots next"] if kernels[0] != kernels[1] else [],
+            "kernel_changes",
+            following.file,
+            "The next boot brings another kernel: verify again after it.",
+        ),
+        (
+            "reboot_required",
+            (sorted(set(packages)) or ["some package"]) if marked else [],
+            "packages_want_reboot",
+            "/run/reboot-required",
+            "Packages ask for a reboot; nothing of ours needs it.",
+        ),
+    )
+    for name, found, reason, source, remedy in rows:
         yield judge(
-            "boot.foreign_staged",
+            f"boot.{name}",
             "next_boot",
-            now,
-            then,
-            reason="foreign_staged",
-            source=following.file,
-            remedy="Somebody else staged boot arguments: they come with the next reboot.",
-            intended=False,
-        )
-    if following.kernel and running.kernel and following.kernel != running.kernel:
-        yield judge(
-            "boot.kernel",
-            "next_boot",
-            running.kernel,
-            following.kernel,
-            reason="kernel_changes",
-            source=following.file,
-            remedy="The next boot brings another kernel: verify again after it.",
-            intended=False,
-        )
-    marker = ctx.text("/run/reboot-required")
-    if marker is not None:
-        packages = (ctx.text("/run/reboot-required.pkgs") or "").split()
-        yield judge(
-            "boot.reboot_required",
-            "running",
             [],
-            sorted(set(packages)) or ["unknown"],
-            reason="packages_want_reboot",
-            source="/run/reboot-required",
-            remedy="Packages ask for a reboot; nothing of ours needs it.",
+            found,
+            reason=reason,
+            source=source,
+            remedy=remedy,
             intended=False,
         )
 
 
 CHECKS = (
+    Check("boot.problem", ("next_boot",), check_problems, _asked),
     Check("boot.tokens", ("configured", "next_boot", "running"), check_tokens, _asked),
     Check("boot.effect", ("next_boot", "running"), check_effect, _asked),
     Check("boot.accepted", ("running",), check_accepted, _asked),
-    Check("boot.pending_reboot", ("next_boot", "running"), check_pending_reboot, _asked),
+    Check("boot.pending_reboot", ("next_boot",), check_pending_reboot, _asked),
 )

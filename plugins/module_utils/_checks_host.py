@@ -54,7 +54,7 @@ class Check:
 
 
 class Context:
-    """A plan, and the host under ROOT that should be like it. Reads only; what was read is kept for its lifetime."""
+    """A plan, and the host under ROOT that should be like it. Reads only, and each thing once."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Context:
         recorded: Mapping[str, Any] | None = None,
         intent: Mapping[str, Any] | None = None,
     ) -> None:
-        """RECORDED is the host's own plan.json when PLAN comes from elsewhere; INTENT the variables behind PLAN."""
+        """RECORDED is the host's own plan.json when PLAN comes from elsewhere."""
         self.plan = plan
         self.root = root
         self.live = os.path.realpath(root) == "/"
@@ -121,7 +121,7 @@ class Context:
 
 
 def answered(check: Check, ctx: Context) -> Iterator[Result]:
-    """The results of CHECK; a read that is refused ends it with not_evaluated, a defect with error, never silence."""
+    """The results of CHECK; a refused read ends it with not_evaluated, a defect with error."""
     layer = check.layers[0]
     try:
         yield from check.ask(ctx)

@@ -10,6 +10,7 @@ from . import _hugepages, _hugepages_judge
 from ._checks_boot import predicted
 from ._checks_host import HUGEPAGES, Check, Context
 from ._topology import read_topology
+from ._topology_nodes import NODE_DIR, POOL_DIR
 from ._verdict import Result, judge, skipped
 
 _STAGED = ("not_on_command_line", "command_line_differs")
@@ -37,12 +38,12 @@ def _pools(ctx: Context) -> dict[str, dict[str, Any]]:
 
 
 def _source(size_kb: int, node: str | None = None) -> str:
-    base = _hugepages.POOL_DIR if node is None else f"/sys/devices/system/node/node{node}/hugepages"
+    base = POOL_DIR if node is None else f"{NODE_DIR}/node{node}/hugepages"
     return f"{base}/hugepages-{size_kb}kB/nr_hugepages"
 
 
 def check_pools(ctx: Context) -> Iterator[Result]:
-    """Persistent pages (surplus does not count) of every planned size, whole and per node, exactly as asked."""
+    """Persistent pages of every planned size, whole and per node, exactly as asked."""
     wants = _wants(ctx)
     if not wants:
         return

@@ -13,7 +13,7 @@ from ._verdict import Result, judge, not_applicable, skipped
 _THP = "/sys/kernel/mm/transparent_hugepage/enabled"
 _BALANCING = "/proc/sys/kernel/numa_balancing"
 _MEMINFO = "/proc/meminfo"
-# Of what the pools leave over: below the first the host is about to reclaim all the time, below the second it is tight.
+# Shares of what the pools leave over: below the first the host reclaims all the time, below the second soon.
 _AVAILABLE_FAIL = 0.05
 _AVAILABLE_WARN = 0.15
 
@@ -96,7 +96,7 @@ def meminfo(text: str) -> dict[str, int]:
 
 
 def check_available(ctx: Context) -> Iterator[Result]:
-    """Memory left to the system beside the pools: page counts can be right on a host that is about to fall over."""
+    """Memory left beside the pools: page counts can be right on a host about to fall over."""
     text = ctx.text(_MEMINFO)
     values = meminfo(text or "")
     intended = bool(ctx.section("hugepages"))

@@ -67,7 +67,7 @@ def check_mounts(ctx: Context) -> Iterator[Result]:
             {"mounts": len(here), "covered": here[-1].covered},
             reason="stacked_mount" if stacked else "",
             source=_MOUNTINFO,
-            remedy=f"Something is mounted over {path}: umount it until one is left, or take {path} out of {MOUNTS}.",
+            remedy=f"Mounted over: umount {path} until one is left, or take it out of {MOUNTS}.",
         )
         yield from _check_options(identity, want, here[-1])
         yield from _check_access(ctx, identity, want, here[-1])

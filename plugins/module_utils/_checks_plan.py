@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plan itself: is there one, is it the one recorded on the host, is something of ours left that nobody asks for."""
+"""The plan itself: is there one, is it the recorded one, is something left that nobody asks for."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 
 from ._checks_host import Check, Context
 from ._intent import PREFIX
-from ._state import PLAN, significant
+from ._plan_document import significant
+from ._state import PLAN
 from ._verdict import Result, judge, skipped
 
 
@@ -33,7 +34,7 @@ def check_plan(ctx: Context) -> Iterator[Result]:
 
 
 def check_drift(ctx: Context) -> Iterator[Result]:
-    """The plan of the inventory's intent against the one that the host was provisioned with, section by section."""
+    """The plan of the intent against the one that the host was provisioned with, by section."""
     if ctx.recorded is None:
         return
     wanted, recorded = significant(_sections(ctx.plan)), significant(_sections(ctx.recorded))

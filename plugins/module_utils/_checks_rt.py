@@ -91,14 +91,14 @@ def check_groups(ctx: Context) -> Iterator[Result]:
         good=not built_in,
         reason="rt_group_sched",
         source=source,
-        remedy="RT group scheduling is built in: every group that runs SCHED_FIFO threads needs a budget of its own.",
+        remedy="RT group scheduling is built in: each group with SCHED_FIFO threads needs a budget.",
         intended=_asked(ctx),
         soft=True,
     )
 
 
 def check_fair_server(ctx: Context) -> Iterator[Result]:
-    """From Linux 6.12 the fair server, not the RT throttle, decides what a busy FIFO thread leaves to others."""
+    """From Linux 6.12 the fair server decides what a busy FIFO thread leaves to others."""
     identity, path = "rt_scheduling.fair_server", _sched.FAIR_SERVER_DIR
     facts = ctx.facts()
     if not facts.version_known:
@@ -166,7 +166,7 @@ def check_fifo(ctx: Context) -> Iterator[Result]:
             expected="granted",
             observed=observed,
             intended=wanted,
-            remedy="Run the verification as root: without CAP_SYS_NICE a refusal says nothing about the host.",
+            remedy="Run the verification as root: without CAP_SYS_NICE a refusal says nothing.",
         )
     else:
         yield judge(

@@ -64,7 +64,7 @@ def _foreign(ctx: Context) -> list[_sysctl_foreign.Foreign]:
 
 
 def check_live(ctx: Context) -> Iterator[Result]:
-    """The running value of every sysctl of the plan; a key the kernel lacks is wrong, one we may not read is unknown."""
+    """The running value of every sysctl of the plan; a key the kernel lacks is wrong."""
     for key, wanted in sorted(_planned(ctx).items()):
         live = _sysctl.read_live(ctx.root, key)
         identity, variable = _identity(ctx, "sysctl", key), _variable(ctx, key)
@@ -105,7 +105,7 @@ def _at(line: _sysctl.Assignment) -> str:
 
 
 def check_winner(ctx: Context) -> Iterator[Result]:
-    """The file and line whose value systemd-sysctl leaves at the next boot, and what `sysctl --system` would leave."""
+    """What systemd-sysctl leaves at the next boot, and `sysctl --system` now, with file and line."""
     for key, wanted in sorted(_planned(ctx).items()):
         files, slash = resolution(ctx), _sysctl.normalize(key)
         identity, variable = _identity(ctx, "next_boot", key), _variable(ctx, key)
@@ -144,7 +144,7 @@ def check_winner(ctx: Context) -> Iterator[Result]:
 
 
 def _other_writers(ctx: Context, slash: str, wanted: str, variable: str) -> Iterator[Result]:
-    """Daemons that set the key again after systemd-sysctl; the command line sets it before and does not matter."""
+    """Daemons that set the key after systemd-sysctl; the command line, read before it, is none."""
     for item in _foreign(ctx):
         late = item.writer != "kernel_command_line"
         if late and item.key == slash and not _sysctl.same_value(wanted, item.value):

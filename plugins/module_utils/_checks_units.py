@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Our systemd units by their files: installed as planned, enabled, and active (systemd's own marks under /run)."""
+"""Our systemd units by their files: installed as planned, enabled, and active."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ Linux 6.12), cgroup-v2.rst ("CPU"), sched(7).
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import gzip
 import json
@@ -101,14 +102,10 @@ def _answer(reader: int, timeout: float) -> dict[str, object]:
 
 
 def _reap(child: int) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError):
         os.kill(child, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
-    try:
+    with contextlib.suppress(ChildProcessError):
         os.waitpid(child, 0)
-    except ChildProcessError:
-        pass
 
 
 def _can_nice() -> bool:

@@ -73,7 +73,7 @@ def judge(
     intended: bool = True,
     soft: bool = False,
 ) -> Result:
-    """`pass` when GOOD (default: EXPECTED equals OBSERVED), else `fail`, or `warn` without an intent or when SOFT.
+    """`pass` when GOOD (by default when EXPECTED equals OBSERVED); else `fail`, or `warn` when SOFT or unasked.
 
     A reason on a passing result is dropped: it explains a difference.
     """
@@ -133,7 +133,7 @@ def brief(value: Any) -> str:
     if value is None:
         return "-"
     if isinstance(value, str):
-        return value if value else '""'
+        return value or '""'
     if isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value):
         return " ".join(value) or "-"
     if isinstance(value, dict) and value:

@@ -10,11 +10,11 @@ module: host_verify
 short_description: Verify a host against its plan without changing anything
 version_added: 0.1.0
 description:
-  - Compares the plan of a host with four layers, what is configured, what the next boot will bring, what runs and what a
-    short measurement shows, and answers check by check. One execution runs every check; no fault ends it early.
-  - Absent, unreadable, not evaluated and wrong are four different answers. What a user without privileges cannot read is
-    V(not_evaluated) with its path, never V(pass).
-  - Reads only. The measured layer tries for a moment to take real-time priority in a child process of its own.
+  - Compares the plan of a host with four layers, what is configured, what the next boot will bring, what runs
+    and what a short measurement shows, and answers check by check. No fault ends it early.
+  - Absent, unreadable, not evaluated and wrong are four different answers. What a user without privileges cannot
+    read is V(not_evaluated) with its path, never V(pass).
+  - Reads only. The measured layer tries for a moment to take real-time priority in a child process.
 attributes:
   check_mode:
     support: full
@@ -49,7 +49,17 @@ options:
       - Only checks of these concerns; all of them when empty.
     type: list
     elements: str
-    choices: [plan, hugepages, units, boot, cpu_isolation, vm_sysctls, rt_scheduling, thp, numa_balancing, memory]
+    choices:
+      - plan
+      - hugepages
+      - units
+      - boot
+      - cpu_isolation
+      - vm_sysctls
+      - rt_scheduling
+      - thp
+      - numa_balancing
+      - memory
     default: []
   fail:
     description:
@@ -155,7 +165,7 @@ results:
       description: What to do, with the variable that mends it.
       type: str
 table:
-  description: Lines for people, status, layer, check, what was wanted and what is live; causes and remedies below.
+  description: Lines for people, what was wanted and what is live; causes and remedies below.
   type: list
   elements: str
   returned: always

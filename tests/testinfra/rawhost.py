@@ -21,7 +21,9 @@ def as_root(script: str) -> str:
 
 def read_files(host: Any, patterns: Iterable[str]) -> dict[str, str]:
     """Content of every file that a shell pattern of PATTERNS matches on HOST, in one command."""
-    script = f'for f in {" ".join(patterns)}; do [ -f "$f" ] && echo "{_MARK}$f" && cat "$f" && echo; done; true'
+    script = (
+        f'for f in {" ".join(patterns)}; do [ -f "$f" ] && echo "{_MARK}$f" && cat "$f" && echo; done; true'
+    )
     return split_files(host.check_output(as_root(script)))
 
 
@@ -74,7 +76,7 @@ def low_minus_min(zoneinfo: str) -> int:
 
 
 def hugetlbfs_mounts(mountinfo: str) -> dict[str, list[dict[str, str]]]:
-    """{mount point: [superblock options of each mount stacked there, in mount order]}, every fs type counted."""
+    """{mount point: [superblock options of each mount stacked there, in order]}, every type counted."""
     mounts: dict[str, list[dict[str, str]]] = {}
     for line in mountinfo.splitlines():
         left, _, right = line.partition(" - ")

@@ -5,10 +5,14 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
 import rawhost
 
 EXPECTED: dict[str, Any] = json.loads(Path(__file__).with_name("expected.json").read_text())
@@ -49,13 +53,13 @@ def test_pages_per_node_are_exactly_those_asked_for(files: dict[str, str], size:
 
 
 @pytest.mark.parametrize("path", sorted(EXPECTED["mounts"]))
-def test_mounts_are_there_once_with_page_size_and_limit(files: dict[str, str], path: str) -> None:
+def test_mounts_are_there_once_with_page_size_and_limits(files: dict[str, str], path: str) -> None:
     stack = rawhost.hugetlbfs_mounts(files["/proc/self/mountinfo"]).get(path, [])
     wanted = EXPECTED["mounts"][path]
     assert len(stack) == 1
     assert rawhost.size_bytes(stack[0]["pagesize"]) == wanted["page_bytes"]
-    limit = stack[0].get("size")
-    assert (None if limit is None else rawhost.size_bytes(limit)) == wanted["size_bytes"]
+    limits = {key: rawhost.size_bytes(stack[0][key]) for key in ("size", "min_size") if key in stack[0]}
+    assert limits == {"size": wanted["size_bytes"], "min_size": wanted["min_size_bytes"]}
 
 
 @pytest.mark.parametrize("path", sorted(EXPECTED["mounts"]))
@@ -84,7 +88,9 @@ def test_sysctls(files: dict[str, str], key: str) -> None:
     assert files["/proc/sys/" + key.replace(".", "/")] == EXPECTED["sysctls"][key]
 
 
-def test_watermark_distance_keeps_what_extra_free_kbytes_meant(files: dict[str, str], probe: list[str]) -> None:
+def test_watermark_distance_keeps_what_extra_free_kbytes_meant(
+    files: dict[str, str], probe: list[str]
+) -> None:
     page = int(next(line for line in probe if re.fullmatch(r"\d+", line)))
     assert rawhost.low_minus_min(files["/proc/zoneinfo"]) * page >= EXPECTED["extra_free_bytes"]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A recorded two-node Debian host that is exactly as its plan wants it, for tests that then break one thing."""
+"""A recorded two-node Debian host exactly as its plan wants it, for tests that break one thing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ CPU = "/sys/devices/system/cpu"
 NODE = "/sys/devices/system/node"
 POOLS = {"2048kB": {"0": 100, "1": 160}, "1048576kB": {"0": 0, "1": 1}}
 ROOT_UUID = "root=UUID=6f0c4c4e-0000-4000-8000-000000000001"
-MOUNT = "41 25 0:33 / /dev/hugepages-ft rw,relatime shared:9 - hugetlbfs hugetlbfs rw,gid=990,mode=770,pagesize=2M,size=209715200"
+MOUNT = (
+    "41 25 0:33 / /dev/hugepages-ft rw,relatime shared:9 - "
+    "hugetlbfs hugetlbfs rw,gid=990,mode=770,pagesize=2M,size=209715200"
+)
 
 _ZONES = """Node {node}, zone   Normal
   per-node stats
@@ -48,10 +51,18 @@ def bare_host(root: Path) -> Path:
     """A host as before provisioning: its topology, its kernel, its boot loader."""
     put(root, "/proc/sys/kernel/osrelease", RELEASE + "\n")
     put(root, "/proc/version", f"Linux version {RELEASE} (debian-kernel@lists.debian.org)\n")
-    put(root, "/proc/meminfo", "MemTotal: 5000000 kB\nMemAvailable: 3500000 kB\nHugetlb: 0 kB\nHugepagesize: 2048 kB\n")
+    put(
+        root,
+        "/proc/meminfo",
+        "MemTotal: 5000000 kB\nMemAvailable: 3500000 kB\nHugetlb: 0 kB\nHugepagesize: 2048 kB\n",
+    )
     put(root, "/proc/swaps", "Filename\tType\tSize\tUsed\tPriority\n")
     put(root, "/proc/cpuinfo", "".join(f"processor\t: {n}\nflags\t\t: fpu pse pdpe1gb\n\n" for n in range(4)))
-    put(root, f"/boot/config-{RELEASE}", "CONFIG_NO_HZ_FULL=y\nCONFIG_CPU_ISOLATION=y\nCONFIG_RCU_NOCB_CPU=y\nCONFIG_NUMA=y\n")
+    put(
+        root,
+        f"/boot/config-{RELEASE}",
+        "CONFIG_NO_HZ_FULL=y\nCONFIG_CPU_ISOLATION=y\nCONFIG_RCU_NOCB_CPU=y\nCONFIG_NUMA=y\n",
+    )
     put(root, f"/boot/vmlinuz-{RELEASE}", "")
     for name in ("online", "possible", "present"):
         put(root, f"{CPU}/{name}", "0-3\n")
@@ -77,14 +88,23 @@ def bare_host(root: Path) -> Path:
     put(root, "/proc/irq/default_smp_affinity", "f\n")
     put(root, "/proc/cmdline", f"BOOT_IMAGE=/boot/vmlinuz-{RELEASE} {ROOT_UUID} ro quiet\n")
     put(root, "/proc/self/mountinfo", "25 1 254:1 / / rw,relatime shared:1 - ext4 /dev/vda1 rw\n")
-    for key, value in (("swappiness", 60), ("dirty_ratio", 20), ("dirty_bytes", 0), ("watermark_scale_factor", 10)):
+    for key, value in (
+        ("swappiness", 60),
+        ("dirty_ratio", 20),
+        ("dirty_bytes", 0),
+        ("watermark_scale_factor", 10),
+    ):
         put(root, f"/proc/sys/vm/{key}", f"{value}\n")
     put(root, "/proc/sys/vm/min_free_kbytes", "8000\n")
     put(root, "/proc/sys/kernel/sched_rt_runtime_us", "950000\n")
     put(root, "/proc/sys/kernel/sched_rt_period_us", "1000000\n")
     put(root, "/etc/group", "root:x:0:\nfirsttouch:x:990:\n")
     put(root, "/etc/passwd", "root:x:0:0:root:/root:/bin/bash\n")
-    put(root, "/etc/default/grub", 'GRUB_DEFAULT=0\nGRUB_CMDLINE_LINUX_DEFAULT="quiet"\nGRUB_CMDLINE_LINUX=""\n')
+    put(
+        root,
+        "/etc/default/grub",
+        'GRUB_DEFAULT=0\nGRUB_CMDLINE_LINUX_DEFAULT="quiet"\nGRUB_CMDLINE_LINUX=""\n',
+    )
     put(root, "/etc/debian_version", "13.0\n")
     put(root, "/usr/sbin/update-grub", "#!/bin/sh\n").chmod(0o755)
     grub_cfg(root, "quiet")
@@ -113,7 +133,7 @@ menuentry 'Debian GNU/Linux' --class debian $menuentry_id_option 'gnulinux-simpl
 \tinitrd\t/boot/initrd.img-{RELEASE}
 }}
 submenu 'Advanced options for Debian GNU/Linux' $menuentry_id_option 'gnulinux-advanced' {{
-\tmenuentry 'Debian GNU/Linux, with Linux {RELEASE} (recovery mode)' $menuentry_id_option 'gnulinux-recovery' {{
+\tmenuentry 'Debian GNU/Linux (recovery mode)' $menuentry_id_option 'gnulinux-recovery' {{
 {linux}single
 \t\tinitrd\t/boot/initrd.img-{RELEASE}
 \t}}

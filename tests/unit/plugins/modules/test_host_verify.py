@@ -128,7 +128,9 @@ BROKEN: dict[str, tuple[Break, Expected]] = {
         {"hugepages.mount./dev/hugepages-ft.page_size": ("fail", "wrong_value")},
     ),
     "mounted without the group, the mode and the limit": (
-        lambda root: replace(root, "/proc/self/mountinfo", ",gid=990,mode=770,pagesize=2M,size=209715200", ""),
+        lambda root: replace(
+            root, "/proc/self/mountinfo", ",gid=990,mode=770,pagesize=2M,size=209715200", ""
+        ),
         {
             "hugepages.mount./dev/hugepages-ft.group": ("fail", "wrong_value"),
             "hugepages.mount./dev/hugepages-ft.mode": ("fail", "wrong_value"),
@@ -155,6 +157,108 @@ BROKEN: dict[str, tuple[Break, Expected]] = {
     "the unit has a drop-in": (
         lambda root: put(root, f"{UNIT}.d/override.conf", "[Mount]\nOptions=pagesize=1G\n"),
         {"units.dev-hugepages\\x2dft.mount.dropins": ("warn", "overridden_by")},
+    ),
+    "staged, not rebooted yet": (
+        lambda root: (
+            put(root, "/proc/cmdline", f"BOOT_IMAGE=/boot/vmlinuz {vh.ROOT_UUID} ro quiet\n"),
+            vh.pool(root, 0, "2048kB", 0),
+            vh.pool(root, 1, "2048kB", 0),
+            put(root, f"{vh.CPU}/isolated", "\n"),
+        ),
+        {
+            "boot.tokens.configured": ("pass", ""),
+            "boot.tokens.next_boot": ("pass", ""),
+            "boot.tokens.running": ("fail", "pending_reboot"),
+            "boot.effect.running": ("fail", "pending_reboot"),
+            "boot.pending_reboot": ("fail", "pending_reboot"),
+            "hugepages.pool.2M": ("fail", "pending_reboot"),
+            "hugepages.pool.2M.node1": ("fail", "pending_reboot"),
+            "cpu_isolation.isolated": ("fail", "pending_reboot"),
+        },
+    ),
+    "the next boot loses them": (
+        lambda root: (remove(root, vh.DROPIN), vh.grub_cfg(root, "quiet")),
+        {
+            "boot.tokens.configured": ("fail", "not_configured"),
+            "boot.tokens.next_boot": ("fail", "not_configured"),
+            "boot.tokens.running": ("pass", ""),
+            "boot.pending_reboot": ("fail", "pending_reboot"),
+        },
+    ),
+    "grub.cfg is older than the settings": (
+        lambda root: vh.grub_cfg(root, "quiet"),
+        {
+            "boot.tokens.configured": ("pass", ""),
+            "boot.tokens.next_boot": ("fail", "not_generated"),
+            "boot.tokens.running": ("pass", ""),
+        },
+    ),
+    "a later drop-in takes them away": (
+        lambda root: (
+            put(
+                root, "/etc/default/grub.d/zzzz-vendor.cfg", '# vendor\nGRUB_CMDLINE_LINUX_DEFAULT="quiet"\n'
+            ),
+            vh.grub_cfg(root, "quiet"),
+        ),
+        {
+            "boot.tokens.configured": ("fail", "overridden_by_dropin"),
+            "boot.tokens.next_boot": ("fail", "overridden_by_dropin"),
+        },
+    ),
+    "a foreign count stands first and wins": (
+        lambda root: [
+            replace(root, path, "default_hugepagesz=2M", "hugepages=7 default_hugepagesz=2M")
+            for path in ("/proc/cmdline", vh.GRUB_CFG)
+        ],
+        {
+            "boot.tokens.running": ("pass", ""),
+            "boot.effect.running": ("fail", "overridden_by"),
+            "boot.effect.next_boot": ("fail", "overridden_by"),
+        },
+    ),
+    "a foreign list of isolated CPUs stands first": (
+        lambda root: [
+            replace(root, path, "default_hugepagesz=2M", "isolcpus=domain,2 default_hugepagesz=2M")
+            for path in ("/proc/cmdline", vh.GRUB_CFG)
+        ],
+        {
+            "boot.effect.running": ("fail", "overridden_by"),
+            "boot.effect.next_boot": ("fail", "overridden_by"),
+        },
+    ),
+    "the order was sorted": (
+        lambda root: replace(
+            root,
+            "/proc/cmdline",
+            "default_hugepagesz=2M hugepagesz=2M hugepages=0:100,1:160 hugepagesz=1G hugepages=1:1",
+            "default_hugepagesz=2M hugepages=0:100,1:160 hugepages=1:1 hugepagesz=1G hugepagesz=2M",
+        ),
+        {"boot.tokens.running": ("fail", "wrong_order"), "boot.tokens.next_boot": ("pass", "")},
+    ),
+    "behind the double dash": (
+        lambda root: replace(root, "/proc/cmdline", "default_hugepagesz", "-- default_hugepagesz"),
+        {"boot.tokens.running": ("fail", "after_double_dash")},
+    ),
+    "another normal entry boots without them": (
+        lambda root: replace(
+            root,
+            vh.GRUB_CFG,
+            "submenu",
+            "menuentry 'Old' $menuentry_id_option 'old' {\n"
+            f"\tlinux /boot/vmlinuz-6.1.0-1-amd64 {vh.ROOT_UUID} ro\n}}\nsubmenu",
+        ),
+        {"boot.entries": ("warn", "entry_without_tokens"), "boot.tokens.next_boot": ("pass", "")},
+    ),
+    "somebody else staged an argument": (
+        lambda root: replace(root, vh.GRUB_CFG, " ro quiet", " ro quiet mitigations=off"),
+        {"boot.foreign_staged": ("warn", "foreign_staged"), "boot.pending_reboot": ("pass", "")},
+    ),
+    "packages want a reboot": (
+        lambda root: (
+            put(root, "/run/reboot-required", "*** System restart required ***\n"),
+            put(root, "/run/reboot-required.pkgs", "linux-image-amd64\n"),
+        ),
+        {"boot.reboot_required": ("warn", "packages_want_reboot")},
     ),
     "nothing is isolated": (
         lambda root: put(root, f"{vh.CPU}/isolated", "\n"),
@@ -245,7 +349,11 @@ BROKEN: dict[str, tuple[Break, Expected]] = {
         },
     ),
     "RT group scheduling under cgroup v2": (
-        lambda root: put(root, f"/boot/config-{vh.RELEASE}", "CONFIG_NO_HZ_FULL=y\nCONFIG_CPU_ISOLATION=y\nCONFIG_RT_GROUP_SCHED=y\n"),
+        lambda root: put(
+            root,
+            f"/boot/config-{vh.RELEASE}",
+            "CONFIG_NO_HZ_FULL=y\nCONFIG_CPU_ISOLATION=y\nCONFIG_RT_GROUP_SCHED=y\n",
+        ),
         {"rt_scheduling.groups": ("warn", "rt_group_sched")},
     ),
     "the fair server takes another share": (
@@ -276,7 +384,9 @@ BROKEN: dict[str, tuple[Break, Expected]] = {
         {"memory.available": ("warn", "memory_short")},
     ),
     "a section that no variable asks for": (
-        lambda root: _edit_plan(root, lambda plan: plan["sections"]["hugepages"].update(orphaned=["hugepages"])),
+        lambda root: _edit_plan(
+            root, lambda plan: plan["sections"]["hugepages"].update(orphaned=["hugepages"])
+        ),
         {"plan.orphaned.hugepages": ("warn", "orphaned")},
     ),
     "pages of a size that nobody planned": (
@@ -332,6 +442,37 @@ def test_the_source_is_file_and_line(host: Path) -> None:
     assert (row["expected"], row["observed"]) == ("0", "10")
 
 
+@pytest.mark.parametrize(
+    ("path", "text", "key", "source"),
+    [
+        (
+            "/etc/default/grub.d/zzzz-vendor.cfg",
+            '# vendor\nGRUB_CMDLINE_LINUX_DEFAULT="quiet"\n',
+            "boot.tokens.configured",
+            "/etc/default/grub.d/zzzz-vendor.cfg:2",
+        ),
+        (
+            "/etc/default/grub",
+            'GRUB_DEFAULT=0\nGRUB_CMDLINE_LINUX="a\n',
+            "boot.problem.1",
+            "/etc/default/grub:2",
+        ),
+    ],
+)
+def test_the_boot_file_to_blame_is_named(host: Path, path: str, text: str, key: str, source: str) -> None:
+    put(host, path, text)
+    result = verify(host)
+    assert by_id(result)[key]["source"] == source
+    assert not result["ok"]
+
+
+def test_a_contradicting_token_is_named_with_its_place(host: Path) -> None:
+    replace(host, vh.GRUB_CFG, "default_hugepagesz=2M", "hugepages=7 default_hugepagesz=2M")
+    row = by_id(verify(host))["boot.effect.next_boot"]
+    assert "hugepages=7" in row["remedy"]
+    assert re.fullmatch(re.escape(vh.GRUB_CFG) + r":\d+", row["source"])
+
+
 def test_minus_one_is_a_value(host: Path) -> None:
     plan = vh.plan_for(host, {"rt_runtime_us": -1})
     put(host, "/proc/sys/kernel/sched_rt_runtime_us", "-1\n")
@@ -365,13 +506,20 @@ def test_what_no_variable_asks_for_any_more_is_at_most_a_warning(host: Path) -> 
     assert of_status(result, "fail") == ["vm_sysctls.sysctl.vm.swappiness"]
     assert rows["hugepages.pool.2M.node1"]["status"] == "warn"
     assert rows["cpu_isolation.isolated"]["status"] == "warn"
-    assert rows["plan.orphaned.hugepages"]["observed"] == ["firsttouch_hugepages", "firsttouch_hugetlbfs_mounts"]
+    assert rows["plan.orphaned.hugepages"]["observed"] == [
+        "firsttouch_hugepages",
+        "firsttouch_hugetlbfs_mounts",
+    ]
 
 
 def test_without_plan_and_intent_nothing_is_ok(tmp_path: Path) -> None:
     result = verify(vh.bare_host(tmp_path))
     row = by_id(result)["plan.sections"]
-    assert (row["status"], row["reason"], row["source"]) == ("not_evaluated", "no_plan", "/etc/firsttouch/plan.json")
+    assert (row["status"], row["reason"], row["source"]) == (
+        "not_evaluated",
+        "no_plan",
+        "/etc/firsttouch/plan.json",
+    )
     assert (result["ok"], result["verdict"]) == (False, "incomplete")
 
 
@@ -440,7 +588,9 @@ def test_warnings_fail_only_when_asked(host: Path) -> None:
     assert verify(host, fail=True, fail_on=["fail", "warn"])["failed"]
 
 
-def test_a_check_that_breaks_is_an_error_and_ends_nothing(host: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_check_that_breaks_is_an_error_and_ends_nothing(
+    host: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from ansible_collections.firsttouch.host.plugins.module_utils import _hugepages
 
     def broken(root: str) -> Any:
@@ -471,6 +621,8 @@ def test_what_an_unprivileged_user_cannot_read_is_not_evaluated(host: Path) -> N
         ("vm_sysctls.sysctl.vm.swappiness", "/proc/sys/vm/swappiness"),
         ("vm_sysctls.next_boot.vm.swappiness", vh.SYSCTL),
         ("hugepages.mount.read", "/proc/self/mountinfo"),
+        ("boot.tokens.next_boot", "/boot/grub/grub.cfg"),
+        ("boot.pending_reboot", "/boot/grub/grub.cfg"),
     ):
         assert (rows[key]["status"], rows[key]["reason"]) == ("not_evaluated", "permission_denied"), key
         assert rows[key]["source"] == path
