@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whether irqbalance stays off the isolated CPUs: the list it is given, read as it reads it.
 
-irqbalance(1): IRQBALANCE_BANNED_CPULIST, else the mask IRQBALANCE_BANNED_CPUS; without either it leaves isolcpus= and
-nohz_full= CPUs alone by itself. A list it cannot read bans nothing. It knows neither `N` nor `all`.
+irqbalance(1): IRQBALANCE_BANNED_CPULIST, else the mask IRQBALANCE_BANNED_CPUS; without either it leaves the
+CPUs of isolcpus= and nohz_full= alone by itself. A list it cannot read bans nothing, and it knows neither `N`
+nor `all`.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def check_banned(ctx: Context) -> Iterator[Result]:
         return
     name, value, source = found
     wanted = _wanted(ctx)
-    remedy = f"Correct {name} there, or set {ISOLATED} and firsttouch_irqbalance: ban_isolated, which overrides it."
+    remedy = f"Mend {name}, or set {ISOLATED} and firsttouch_irqbalance: ban_isolated, which overrides it."
     try:
         banned = parse(value, aliases=()) if name.endswith("LIST") else parse_mask(value or "0")
     except CpuListError as exc:
