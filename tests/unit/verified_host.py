@@ -111,9 +111,9 @@ def bare_host(root: Path) -> Path:
     return root
 
 
-def pool(root: Path, node: int, size: str, pages: int, surplus: int = 0) -> None:
-    """Give NODE a pool and keep the sums of all nodes right."""
-    put(root, f"{NODE}/node{node}/hugepages/hugepages-{size}/nr_hugepages", f"{pages}\n")
+def pool(root: Path, node: int, size: str, pages: int, surplus: int = 0) -> Path:
+    """Give NODE a pool and keep the sums of all nodes right; return the file of its count."""
+    count = put(root, f"{NODE}/node{node}/hugepages/hugepages-{size}/nr_hugepages", f"{pages}\n")
     put(root, f"{NODE}/node{node}/hugepages/hugepages-{size}/free_hugepages", f"{pages}\n")
     put(root, f"{NODE}/node{node}/hugepages/hugepages-{size}/surplus_hugepages", f"{surplus}\n")
     nodes = [root / f"{NODE[1:]}/node{n}/hugepages/hugepages-{size}" for n in (0, 1)]
@@ -122,9 +122,10 @@ def pool(root: Path, node: int, size: str, pages: int, surplus: int = 0) -> None
         put(root, f"/sys/kernel/mm/hugepages/hugepages-{size}/{name}", f"{total}\n")
     for name in ("resv_hugepages", "nr_overcommit_hugepages"):
         put(root, f"/sys/kernel/mm/hugepages/hugepages-{size}/{name}", "0\n")
+    return count
 
 
-def grub_cfg(root: Path, arguments: str) -> None:
+def grub_cfg(root: Path, arguments: str) -> Path:
     """A grub.cfg as update-grub makes it: the entry that boots, and its recovery entry."""
     linux = f"\tlinux\t/boot/vmlinuz-{RELEASE} {ROOT_UUID} ro "
     text = f"""set default="0"
@@ -139,7 +140,7 @@ submenu 'Advanced options for Debian GNU/Linux' $menuentry_id_option 'gnulinux-a
 \t}}
 }}
 """
-    put(root, GRUB_CFG, text)
+    return put(root, GRUB_CFG, text)
 
 
 def plan_for(root: Path, intent: dict[str, Any] | None = None) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 from pathlib import Path
 from typing import Any, Callable
 
@@ -39,14 +40,30 @@ def of_status(result: dict[str, Any], *statuses: str) -> list[str]:
     return [row["id"] for row in result["results"] if row["status"] in statuses]
 
 
-def replace(root: Path, path: str, old: str, new: str) -> None:
+def replace(root: Path, path: str, old: str, new: str) -> Path:
     text = (root / path.lstrip("/")).read_text()
     assert old in text
-    put(root, path, text.replace(old, new))
+    return put(root, path, text.replace(old, new))
 
 
-def remove(root: Path, path: str) -> None:
-    (root / path.lstrip("/")).unlink()
+def remove(root: Path, path: str) -> Path:
+    target = root / path.lstrip("/")
+    target.unlink()
+    return target
+
+
+def mask(root: Path, path: str) -> Path:
+    target = remove(root, path)
+    target.symlink_to("/dev/null")
+    return target
+
+
+def drop_pool(root: Path, size: str) -> None:
+    for path in [
+        *root.glob(f"sys/kernel/mm/hugepages/*-{size}"),
+        *root.glob(f"sys/**/node*/hugepages/*-{size}"),
+    ]:
+        shutil.rmtree(path)
 
 
 def test_a_host_as_planned_passes(host: Path) -> None:
@@ -94,13 +111,7 @@ BROKEN: dict[str, tuple[Break, Expected]] = {
         {"hugepages.pool.1G.node0": ("fail", "more_than_asked")},
     ),
     "the kernel has no 1G pool": (
-        lambda root: [
-            [file.unlink() for file in path.iterdir()] and path.rmdir()
-            for path in [
-                root / "sys/kernel/mm/hugepages/hugepages-1048576kB",
-                *(root / f"sys/devices/system/node/node{n}/hugepages/hugepages-1048576kB" for n in (0, 1)),
-            ]
-        ],
+        lambda root: [drop_pool(root, "1048576kB")],
         {"hugepages.pool.1G": ("fail", "pool_directory_missing")},
     ),
     "not mounted": (
@@ -151,7 +162,7 @@ BROKEN: dict[str, tuple[Break, Expected]] = {
         {"units.dev-hugepages\\x2dft.mount.enabled": ("fail", "not_enabled")},
     ),
     "the unit is masked": (
-        lambda root: (remove(root, UNIT), (root / UNIT.lstrip("/")).symlink_to("/dev/null")),
+        lambda root: mask(root, UNIT),
         {"units.dev-hugepages\\x2dft.mount.masked": ("fail", "masked")},
     ),
     "the unit has a drop-in": (
@@ -309,7 +320,7 @@ BROKEN: dict[str, tuple[Break, Expected]] = {
         },
     ),
     "our sysctl file is masked": (
-        lambda root: (remove(root, vh.SYSCTL), (root / vh.SYSCTL.lstrip("/")).symlink_to("/dev/null")),
+        lambda root: mask(root, vh.SYSCTL),
         {"vm_sysctls.next_boot.vm.swappiness": ("fail", "not_configured")},
     ),
     "procps would undo it": (
@@ -390,7 +401,7 @@ BROKEN: dict[str, tuple[Break, Expected]] = {
         {"plan.orphaned.hugepages": ("warn", "orphaned")},
     ),
     "pages of a size that nobody planned": (
-        lambda root: vh.pool(root, 0, "64kB", 3) or vh.pool(root, 1, "64kB", 0),
+        lambda root: (vh.pool(root, 0, "64kB", 3), vh.pool(root, 1, "64kB", 0)),
         {"hugepages.other_pool.64kB": ("warn", "foreign_owner")},
     ),
 }
