@@ -10,27 +10,27 @@ help: ## print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
 demo: ## boot a bare two-node host under QEMU, provision it with one reboot, show what is live (ARGS=--help)
-	@$(PYTHON) tools/setup.py venv testhost
+	@$(PYTHON) tools/bootstrap.py --testhost
 	@$(VENV) tools/demo.py $(ARGS)
 
 test: ## lint, sanity, unit tests, tarball, kernel sample, molecule (STAGES="lint unit" for some of them)
-	@$(PYTHON) tools/setup.py venv testhost
+	@$(PYTHON) tools/bootstrap.py --testhost
 	@$(VENV) tools/run_tests.py $(STAGES)
 
 test-matrix: ## unit tests on Python 3.9 to 3.13 and ansible-core 2.19 to 2.21, as far as interpreters are found
-	@$(PYTHON) tools/setup.py venv
+	@$(PYTHON) tools/bootstrap.py
 	@$(VENV) tools/run_matrix.py
 
 test-kernel: ## all command lines against the real kernel, and five boots in a row with a 1 GiB page
-	@$(PYTHON) tools/setup.py venv testhost
+	@$(PYTHON) tools/bootstrap.py --testhost
 	@$(VENV) tools/run_tests.py kernel-all boots
 
 lint: ## ansible-lint, yamllint, ruff, mypy, changelog fragments
-	@$(PYTHON) tools/setup.py venv
+	@$(PYTHON) tools/bootstrap.py
 	@$(VENV) tools/run_tests.py lint
 
 bench: ## print the benchmark tables and write build/bench/*.json
-	@$(PYTHON) tools/setup.py venv
+	@$(PYTHON) tools/bootstrap.py
 	@$(VENV) tools/run_bench.py
 
 clean: ## remove what was built here; the images of the test host stay in ~/.cache/firsttouch

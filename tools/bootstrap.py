@@ -97,7 +97,9 @@ def system_packages(needs: list[Need]) -> None:
     listed = "\n".join(f"  {need.what}  (Debian package {need.package})" for need in missing)
     packages = sorted({need.package for need in missing})
     if not shutil.which("apt-get"):
-        raise SetupError(f"this is no Debian or Ubuntu; please install, by your system's own means:\n{listed}")
+        raise SetupError(
+            f"this is no Debian or Ubuntu; please install, by your system's own means:\n{listed}"
+        )
     try:
         prefix = as_root()
     except SetupError as error:

@@ -33,7 +33,7 @@ def run_module(name: str, args: dict[str, Any], *, check: bool = False, diff: bo
         }
     }
     out = io.StringIO()
-    patches = [mock.patch.object(basic, "_ANSIBLE_ARGS", json.dumps(payload).encode())]
+    patches: list[Any] = [mock.patch.object(basic, "_ANSIBLE_ARGS", json.dumps(payload).encode())]
     if hasattr(basic, "_ANSIBLE_PROFILE"):
         patches.append(mock.patch.object(basic, "_ANSIBLE_PROFILE", "legacy"))
     with contextlib.ExitStack() as stack:

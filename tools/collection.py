@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The collection as the tools need it: the checkout as an importable tree, and the installed tarball."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+import tarfile
+from pathlib import Path
+
+from commands import BUILD, ROOT, CommandError, run
+
+IMPORT = BUILD / "import"
+INSTALLED = BUILD / "collections"
+COLLECTION = INSTALLED / "ansible_collections" / "firsttouch" / "host"
+# Nothing of this is for hosts or for users of the tarball.
+NOT_FOR_USERS = re.compile(r"(tests|molecule|runtime|build|bench|tools|Makefile|pyproject\.toml|\.[^/])")
+
+
+def link_checkout() -> None:
+    """Make the checkout importable as ansible_collections.firsttouch.host below build/import."""
+    link = IMPORT / "ansible_collections" / "firsttouch" / "host"
+    link.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        link.symlink_to(ROOT)
+
+
+def build_tarball() -> Path:
+    """Build the collection into build/dist. Raises CommandError when it holds what is not for users."""
+    dist = BUILD / "dist"
+    shutil.rmtree(dist, ignore_errors=True)
+    run("ansible-galaxy", "collection", "build", ROOT, "--output-path", dist, "--force")
+    (tarball,) = dist.glob("firsttouch-host-*.tar.gz")
+    with tarfile.open(tarball) as archive:
+        stray = [name for name in archive.getnames() if NOT_FOR_USERS.match(name)]
+    if stray:
+        raise CommandError(f"the tarball holds what is not for its users: {', '.join(stray[:5])}")
+    return tarball
+
+
+def install_tarball() -> None:
+    """Build the collection and install its tarball below build/collections, as a user would."""
+    tarball = build_tarball()
+    shutil.rmtree(INSTALLED, ignore_errors=True)
+    install = ("ansible-galaxy", "collection", "install", tarball, "-p", INSTALLED, "--offline", "--no-deps")
+    run(*install, env={"ANSIBLE_COLLECTIONS_PATH": str(INSTALLED)})

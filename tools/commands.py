@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Run commands and stages, each to its end, and show how long they took."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+BUILD = ROOT / "build"
+BIN = Path(sys.executable).parent
+
+
+class CommandError(Exception):
+    """A command or a stage did not pass; the text says which one and why."""
+
+
+class Row(NamedTuple):
+    """One line of a closing table."""
+
+    name: str
+    seconds: float
+    outcome: str
+
+    @property
+    def failed(self) -> bool:
+        """Whether this stage makes the whole run fail."""
+        return self.outcome.startswith("FAILED")
+
+
+def run(
+    *command: str | Path, cwd: Path = ROOT, env: Mapping[str, str] | None = None, quiet: bool = False
+) -> None:
+    """Run COMMAND with this venv's programs first on PATH and ENV added to the environment.
+
+    QUIET drops what it prints on stdout.
+
+    Raises CommandError when it ends with another status than 0.
+    """
+    words = [str(word) for word in command]
+    print(f"$ {shlex.join(words)}", flush=True)
+    path = f"{BIN}:{os.environ.get('PATH', os.defpath)}"
+    merged = {**os.environ, "PATH": path, "PYTHONDONTWRITEBYTECODE": "1", **(env or {})}
+    stdout = subprocess.DEVNULL if quiet else None
+    done = subprocess.run(words, cwd=cwd, env=merged, stdin=subprocess.DEVNULL, stdout=stdout, check=False)
+    if done.returncode:
+        raise CommandError(f"{' '.join(words[:2])}: status {done.returncode}")
+
+
+def each(*steps: Callable[[], None]) -> None:
+    """Run all of STEPS, also after one that failed. Raises CommandError that names all that failed."""
+    failed = []
+    for step in steps:
+        try:
+            step()
+        except CommandError as error:
+            failed.append(str(error))
+    if failed:
+        raise CommandError("; ".join(failed))
+
+
+def run_stages(stages: Mapping[str, Callable[[], None]], names: Sequence[str]) -> list[Row]:
+    """Run the stages NAMES in their order and time them; one that fails does not keep the next from running."""
+    rows = []
+    for name in names:
+        print(f"\n=== {name}", flush=True)
+        began = time.monotonic()
+        try:
+            stages[name]()
+            outcome = "passed"
+        except CommandError as error:
+            outcome = f"FAILED: {error}"
+            print(outcome, flush=True)
+        rows.append(Row(name, time.monotonic() - began, outcome))
+    return rows
+
+
+def print_table(heading: str, rows: Sequence[Row]) -> None:
+    """Print the closing table."""
+    width = max(len(row.name) for row in [*rows, Row(heading, 0, "")]) + 2
+    print(f"\n{heading:{width}}{'seconds':>8}  outcome")
+    for row in rows:
+        print(f"{row.name:{width}}{row.seconds:8.0f}  {row.outcome}")
+    print(f"{'total':{width}}{sum(row.seconds for row in rows):8.0f}", flush=True)
