@@ -27,7 +27,7 @@ def recording(path: Path) -> tuple[int, dict[int, list[wm.Zone]]]:
 
 
 def test_there_are_recordings() -> None:
-    assert len(RECORDED) >= 3
+    assert len(RECORDED) >= 5
 
 
 @pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.stem)
@@ -40,6 +40,15 @@ def test_every_watermark_is_the_kernels(path: Path) -> None:
             got = [(zone.min - zone.boost, zone.low - zone.boost, zone.high - zone.boost) for zone in shown]
             names = [f"{zone.node}/{zone.name}" for zone in zones]
             assert dict(zip(names, rows)) == dict(zip(names, got)), (now, factor)
+
+
+@pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.stem)
+def test_rule_for_movable_memory_is_recognised(path: Path) -> None:
+    kbytes, factors = recording(path)
+    version = re.search(r"^kernel (\d+)\.(\d+)$", path.read_text(), re.MULTILINE)
+    assert version
+    since_6_6 = (int(version[1]), int(version[2])) >= (6, 6)
+    assert {wm.movable_is_capped(zones, kbytes) for zones in factors.values()} == {since_6_6}
 
 
 @pytest.mark.parametrize("path", RECORDED, ids=lambda path: path.stem)
