@@ -100,14 +100,20 @@ class Resolution:
         explicit = [item for item in lines if item.key == key and not item.is_glob]
         if explicit:
             return [item for item in explicit if item.value is not None]
-        return [item for item in lines if item.is_glob and item.value is not None and glob_matches(item.key, key)]
+        return [
+            item for item in lines if item.is_glob and item.value is not None and glob_matches(item.key, key)
+        ]
 
     def definers(self, key: str) -> list[Assignment]:
         """Every line that names KEY or a glob that would set it, in reading order."""
         explicit = [item for item in self.lines if item.key == key]
         if explicit:
             return [item for item in explicit if item.value is not None]
-        return [item for item in self.lines if item.is_glob and item.value is not None and glob_matches(item.key, key)]
+        return [
+            item
+            for item in self.lines
+            if item.is_glob and item.value is not None and glob_matches(item.key, key)
+        ]
 
     def keys(self) -> list[str]:
         """All plain keys of the files in force and of masked ones, in reading order."""
@@ -231,7 +237,9 @@ def _read(root: str, path: str, layer: Mapping[str, str | None], into: Resolutio
 
 
 def _why(exc: OSError) -> str:
-    return "permission_denied" if exc.errno in (errno.EACCES, errno.EPERM) else (exc.strerror or "error").lower()
+    return (
+        "permission_denied" if exc.errno in (errno.EACCES, errno.EPERM) else (exc.strerror or "error").lower()
+    )
 
 
 @dataclass(frozen=True)
@@ -314,10 +322,14 @@ def check_values(values: Mapping[str, Any], optional: Iterable[str] = ()) -> dic
     for key, value in values.items():
         slash = check_key(key)
         if isinstance(value, bool) or not isinstance(value, (int, str)):
-            raise SysctlError("bad_value", f"{key}: {value!r} is not a number or text; quote it or write 0 or 1", key)
+            raise SysctlError(
+                "bad_value", f"{key}: {value!r} is not a number or text; quote it or write 0 or 1", key
+            )
         text = str(value)
         if any(char in text for char in "\n\r\0") or not text.strip(_SPACE):
-            raise SysctlError("bad_value", f"{key}: {text!r} cannot be written as one line of a sysctl file", key)
+            raise SysctlError(
+                "bad_value", f"{key}: {text!r} cannot be written as one line of a sysctl file", key
+            )
         if slash in result:
             raise SysctlError("duplicate_key", f"{dotted(slash)} is given twice, in two spellings", key)
         result[slash] = text.strip(_SPACE)

@@ -88,7 +88,9 @@ def make_plan(
     """
     before = _owned_text(root, path)
     _check_combination(values)
-    applies = _sysctl.has_proc(root) and not (os.path.realpath(root) != "/" and os.path.ismount(resolve(root, "/proc")))
+    applies = _sysctl.has_proc(root) and not (
+        os.path.realpath(root) != "/" and os.path.ismount(resolve(root, "/proc"))
+    )
     optional_keys = set(optional)
     missing = [key for key in values if applies and _live(root, key).state == "unknown_key"]
     needed = [key for key in missing if key not in optional_keys]
@@ -156,7 +158,9 @@ def _find_overrides(plan: Plan, kept: Mapping[str, str], on_override: str) -> No
     resolution = _sysctl.resolve_sysctls(plan.root, {plan.path: plan.after_text})
     if kept and resolution.unreadable:
         path, why = min(resolution.unreadable.items())
-        raise DropinError("permission_denied", f"{path} cannot be read ({why}) and may override ours", file=path)
+        raise DropinError(
+            "permission_denied", f"{path} cannot be read ({why}) and may override ours", file=path
+        )
     texts = []
     for key, value in kept.items():
         for procps in (False, True):
@@ -171,7 +175,9 @@ def _find_overrides(plan: Plan, kept: Mapping[str, str], on_override: str) -> No
             break
     if texts and on_override == "fail":
         files = sorted(set(plan.overridden.values()))
-        text = f"{'; '.join(texts)}. Remove the setting there, or take the key out of the firsttouch_* variable"
+        text = (
+            f"{'; '.join(texts)}. Remove the setting there, or take the key out of the firsttouch_* variable"
+        )
         keys = [dotted(key) for key in plan.overridden]
         raise DropinError("overridden_by", text, file=files[0], files=files, keys=keys)
 
@@ -180,7 +186,9 @@ def _live(root: str, key: str) -> _sysctl.Live:
     return _sysctl.read_live(root, key)
 
 
-def _plan_live(plan: Plan, kept: Mapping[str, str], old: Mapping[str, str], restore: Mapping[str, str]) -> None:
+def _plan_live(
+    plan: Plan, kept: Mapping[str, str], old: Mapping[str, str], restore: Mapping[str, str]
+) -> None:
     touched = [*_restorable(plan, kept, old, restore), *kept.items()]
     state: dict[str, str] = {}
     for key, _value in touched:
@@ -197,7 +205,9 @@ def _plan_live(plan: Plan, kept: Mapping[str, str], old: Mapping[str, str], rest
             continue
         _check_writable(plan.root, key)
         if not write_pair(state, key, clean(value)):
-            raise DropinError("rejected", f"{dotted(key)}: the kernel takes no 0; set its counterpart instead")
+            raise DropinError(
+                "rejected", f"{dotted(key)}: the kernel takes no 0; set its counterpart instead"
+            )
         plan.writes.append(Write(key, value))
 
 
@@ -304,13 +314,12 @@ def _undo(plan: Plan, done: list[str]) -> list[str]:
     """Put the values first found back, the last write first; return the keys for which that failed."""
     left = []
     for key in reversed(done):
-        other = COUNTERPART.get(key)
-        first = plan.live[key]
-        if other and first == "0" and plan.live.get(other, "0") != "0":
-            key, first = other, plan.live[other]
+        other, name = COUNTERPART.get(key), key
+        if other and plan.live[key] == "0" and plan.live.get(other, "0") != "0":
+            name = other
         try:
-            if _live(plan.root, key).value != first:
-                _write_proc(_sysctl.proc_path(plan.root, key), first)
+            if _live(plan.root, name).value != plan.live[name]:
+                _write_proc(_sysctl.proc_path(plan.root, name), plan.live[name])
         except OSError:
-            left.append(key)
+            left.append(name)
     return left

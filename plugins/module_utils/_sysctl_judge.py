@@ -96,7 +96,9 @@ def report(
     optional_keys = {normalize(key) for key in optional}
     writers = list(foreign)
     keys = list(want) or resolution.keys()
-    return {dotted(key): _judge(resolution, key, want.get(key), key in optional_keys, writers) for key in keys}
+    return {
+        dotted(key): _judge(resolution, key, want.get(key), key in optional_keys, writers) for key in keys
+    }
 
 
 def _facts(resolution: Resolution, key: str, wanted: str | None, live: Live) -> dict[str, Any]:
@@ -205,7 +207,9 @@ def _wrong_at_boot(resolution: Resolution, key: str, wanted: str, facts: Mapping
     }
 
 
-def _wrong_live(resolution: Resolution, key: str, wanted: str, live: Live, foreign: list[Foreign]) -> dict[str, Any]:
+def _wrong_live(
+    resolution: Resolution, key: str, wanted: str, live: Live, foreign: list[Foreign]
+) -> dict[str, Any]:
     name, other = dotted(key), COUNTERPART.get(key)
     text = f"{name}: asked {wanted}, the kernel has {live.value}"
     if other and live.value == "0":

@@ -113,7 +113,11 @@ def _logical_lines(content: str) -> Iterable[str]:
 
 def _setting(value: str, what: str) -> str:
     """VALUE as the right side of a unit setting: specifiers off, nothing that would end or join lines."""
-    if any(ord(char) < 32 or ord(char) == 127 for char in value) or value != value.strip() or value.endswith("\\"):
+    if (
+        any(ord(char) < 32 or ord(char) == 127 for char in value)
+        or value != value.strip()
+        or value.endswith("\\")
+    ):
         raise ValueError(f"{what} {value!r} cannot be written into a systemd unit")
     return value.replace("%", "%%")
 

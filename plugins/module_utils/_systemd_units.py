@@ -80,7 +80,9 @@ class Step:
             rows.append({"resource": f"unit:{self.name}", "before": words[0], "after": words[1]})
         elif self.links or self.unlink:
             links = {path: f"-> {target}" for path, target in self.links.items()}
-            rows.extend({"resource": f"file:{path}", "before": None, "after": to} for path, to in links.items())
+            rows.extend(
+                {"resource": f"file:{path}", "before": None, "after": to} for path, to in links.items()
+            )
             rows.extend({"resource": f"file:{path}", "before": "link", "after": None} for path in self.unlink)
         return rows
 
@@ -136,7 +138,9 @@ def _wanted_step(plan: Plan, unit: Wanted, state: dict[str, str] | None) -> Step
     links = install_links(unit.name, step.after or "")
     if unit.enabled:
         if not links:
-            raise UnitError("no_install_section", f"{unit.name} has no [Install] section to enable", unit.name)
+            raise UnitError(
+                "no_install_section", f"{unit.name} has no [Install] section to enable", unit.name
+            )
         step.links = {path: target for path, target in links.items() if path not in there}
         for path in step.links:
             if os.path.lexists(_real(plan.root, path)):
@@ -147,7 +151,9 @@ def _wanted_step(plan: Plan, unit: Wanted, state: dict[str, str] | None) -> Step
     elif unit.enabled is False:
         step.unlink = there
         step.enabled = (bool(there), False)
-    vendor = next((f"{path}/{unit.name}" for path in _VENDOR_DIRS if _is_there(plan.root, path, unit.name)), None)
+    vendor = next(
+        (f"{path}/{unit.name}" for path in _VENDOR_DIRS if _is_there(plan.root, path, unit.name)), None
+    )
     if vendor:
         plan.overrides[unit.name] = vendor
     if state is None:

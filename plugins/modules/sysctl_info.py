@@ -193,7 +193,9 @@ def _run(module: AnsibleModule) -> None:
         masked=sorted(resolution.masked),
         foreign_unsupported=[_sysctl.dotted(item.key) for item in unsupported],
         foreign_writers=[
-            {**vars(item), "key": _sysctl.dotted(item.key)} for item in foreign if not want or item.key in want
+            {**vars(item), "key": _sysctl.dotted(item.key)}
+            for item in foreign
+            if not want or item.key in want
         ],
         findings=findings,
         notes=_notes(resolution, want, unsupported),

@@ -212,7 +212,9 @@ def test_bad_requests(values: dict[str, Any], reason: str) -> None:
 
 
 def test_good_request_keeps_order() -> None:
-    got = _sysctl.check_values({"vm.swappiness": 0, "net/ipv4/conf/eth0.1/rp_filter": " 1 ", "vm.laptop_mode": "-1"})
+    got = _sysctl.check_values(
+        {"vm.swappiness": 0, "net/ipv4/conf/eth0.1/rp_filter": " 1 ", "vm.laptop_mode": "-1"}
+    )
     assert list(got.items()) == [
         ("vm/swappiness", "0"),
         ("net/ipv4/conf/eth0.1/rp_filter", "1"),

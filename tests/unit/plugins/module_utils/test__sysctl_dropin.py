@@ -61,7 +61,9 @@ def kernel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kernel:
 def go(root: Path, values: dict[str, Any], restore: dict[str, str] | None = None, **args: Any) -> Any:
     """Plan and apply; the change set must then be exactly what happened."""
     wanted = _sysctl.check_values(values)
-    plan = _sysctl_dropin.make_plan(str(root), PATH, wanted, restore=_sysctl.check_values(restore or {}), **args)
+    plan = _sysctl_dropin.make_plan(
+        str(root), PATH, wanted, restore=_sysctl.check_values(restore or {}), **args
+    )
     _sysctl_dropin.apply_plan(plan)
     return plan
 
@@ -123,7 +125,9 @@ def test_refused_value_rolls_everything_back(kernel: Kernel, code: int, reason: 
     assert (kernel.values(), (kernel.root / PATH[1:]).read_text()) == before
 
 
-def test_value_that_reads_back_differently_is_refused(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_value_that_reads_back_differently_is_refused(
+    kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def clamp(path: str, value: str) -> None:
         kernel.write(path, "100" if value == "200" else value)
 
@@ -132,7 +136,9 @@ def test_value_that_reads_back_differently_is_refused(kernel: Kernel, monkeypatc
     assert kernel.values() == START
 
 
-def test_file_that_cannot_be_written_rolls_the_kernel_back(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_that_cannot_be_written_rolls_the_kernel_back(
+    kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*_args: Any, **_kwargs: Any) -> None:
         raise OSError(errno.EROFS, "Read-only file system")
 
@@ -141,7 +147,9 @@ def test_file_that_cannot_be_written_rolls_the_kernel_back(kernel: Kernel, monke
     assert kernel.values() == START
 
 
-def test_read_only_mount_is_named_before_anything_is_written(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_read_only_mount_is_named_before_anything_is_written(
+    kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class ReadOnly:
         f_flag = os.ST_RDONLY
 
@@ -235,7 +243,9 @@ def test_what_is_not_ours_stays(kernel: Kernel, kind: str) -> None:
     elif kind == "directory":
         target.mkdir()
     else:
-        target.write_text("" if kind == "empty" else f"# theirs\n{_sysctl_dropin.MARKER}\nvm.swappiness = 1\n")
+        target.write_text(
+            "" if kind == "empty" else f"# theirs\n{_sysctl_dropin.MARKER}\nvm.swappiness = 1\n"
+        )
     for values in ({"vm.swappiness": 1}, {}):
         problem = error(kernel.root, values)
         assert problem.reason == ("symlink" if "link" in kind or kind == "dangling" else "foreign_file")
@@ -243,7 +253,9 @@ def test_what_is_not_ours_stays(kernel: Kernel, kind: str) -> None:
     assert kernel.values() == START
 
 
-@pytest.mark.parametrize("path", ["/etc/x.conf", "/etc/sysctl.d/x", "/etc/sysctl.d/.x.conf", "/etc/sysctl.d/a/x.conf"])
+@pytest.mark.parametrize(
+    "path", ["/etc/x.conf", "/etc/sysctl.d/x", "/etc/sysctl.d/.x.conf", "/etc/sysctl.d/a/x.conf"]
+)
 def test_path_that_systemd_does_not_read(kernel: Kernel, path: str) -> None:
     with pytest.raises(_sysctl_dropin.DropinError) as caught:
         _sysctl_dropin.make_plan(str(kernel.root), path, {"vm/swappiness": "1"})
@@ -305,7 +317,9 @@ def test_offline_tree_gets_only_the_file(tmp_path: Path) -> None:
     assert go(tmp_path, {"vm.swappiness": 1, "vm.whatever": 2}).changes == []
 
 
-def test_mounted_proc_of_the_running_host_is_left_alone(kernel: Kernel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mounted_proc_of_the_running_host_is_left_alone(
+    kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(os.path, "ismount", lambda path: str(path).endswith("/proc"))
     assert go(kernel.root, {"vm.swappiness": 1}).status == {"vm/swappiness": "persisted"}
     assert kernel.values() == START

@@ -146,7 +146,9 @@ def test_pool_findings(tmp_path: Path, text: str, page_kb: int | None, reasons: 
         ("", "default_hugepagesz=junk", (None, None)),
     ],
 )
-def test_memory_facts(tmp_path: Path, meminfo: str, cmdline: str, expected: tuple[int | None, int | None]) -> None:
+def test_memory_facts(
+    tmp_path: Path, meminfo: str, cmdline: str, expected: tuple[int | None, int | None]
+) -> None:
     put(tmp_path, "/proc/meminfo", meminfo)
     put(tmp_path, "/proc/cmdline", cmdline)
     assert _sysctl_judge.memory_facts(str(tmp_path)) == expected

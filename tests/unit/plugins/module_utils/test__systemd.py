@@ -82,7 +82,9 @@ def test_mount_unit() -> None:
 
 
 def test_mount_unit_leaves_out_what_is_not_asked() -> None:
-    assert settings(_systemd.render_hugetlbfs_mount("/mnt/h", "2M"))["Options"] == "pagesize=2M,mode=0770,nofail"
+    assert (
+        settings(_systemd.render_hugetlbfs_mount("/mnt/h", "2M"))["Options"] == "pagesize=2M,mode=0770,nofail"
+    )
 
 
 @pytest.mark.parametrize(

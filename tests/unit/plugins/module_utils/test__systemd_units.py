@@ -32,8 +32,13 @@ class Systemctl:
         if verb not in ("show", "status"):
             self.calls.append(" ".join([verb, *names]))
         if verb == "show":
-            states = [("active" if name in self.active else self.idle.get(name, "inactive"), name) for name in names]
-            blocks = [f"Id={name}\nActiveState={state}\nNeedDaemonReload={self.need_reload}" for state, name in states]
+            states = [
+                ("active" if name in self.active else self.idle.get(name, "inactive"), name) for name in names
+            ]
+            blocks = [
+                f"Id={name}\nActiveState={state}\nNeedDaemonReload={self.need_reload}"
+                for state, name in states
+            ]
             return 0, "\n\n".join(blocks) + "\n", ""
         if verb == "status":
             return 3, "\n".join(f"line {i}" for i in range(40)), ""
@@ -61,7 +66,11 @@ def unit(name: str = "a.service", content: str = TEXT, **args: Any) -> units.Wan
 
 def links(root: Path) -> dict[str, str]:
     base = root / DIR[1:]
-    return {str(path.relative_to(base)): str(path.readlink()) for path in sorted(base.rglob("*")) if path.is_symlink()}
+    return {
+        str(path.relative_to(base)): str(path.readlink())
+        for path in sorted(base.rglob("*"))
+        if path.is_symlink()
+    }
 
 
 def test_write_enable_start_once(tmp_path: Path) -> None:
@@ -265,7 +274,9 @@ def test_foreign_link_in_the_way(tmp_path: Path) -> None:
         ([unit(content="[Unit]\n", enabled=True)], [], "no_install_section"),
     ],
 )
-def test_requests_that_cannot_be(tmp_path: Path, wanted: list[units.Wanted], absent: list[str], reason: str) -> None:
+def test_requests_that_cannot_be(
+    tmp_path: Path, wanted: list[units.Wanted], absent: list[str], reason: str
+) -> None:
     with pytest.raises(units.UnitError) as caught:
         go(tmp_path, wanted, absent)
     assert caught.value.reason == reason
