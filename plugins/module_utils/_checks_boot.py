@@ -3,89 +3,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
 
 from . import _cmdline
 from ._boot_effect import Concern, contradicting, effect_of, ignored_by_kernel, shortfall
-from ._boot_report import Layers, foreign_staged, read_layers, verdict
+from ._boot_report import foreign_staged, verdict
 from ._boot_types import LineToken
 from ._checks_host import HUGEPAGES, ISOLATED, REBOOT, Check, Context
+from ._checks_lines import Line, NoLine, layers_of, line_of, predicted
 from ._cpulist import format_list, parse
-from ._kernel_args import KernelFacts, Prediction, predict
 from ._verdict import Result, judge, skipped
 
 _POOL_KEYS = ("hugepages", "hugepagesz", "default_hugepagesz")
 _UNKNOWN = ("permission_denied", "unreadable", "unsupported_bootloader", "default_entry_not_found")
 _CPU = "/sys/devices/system/cpu"
-
-
-@dataclass(frozen=True)
-class Line:
-    """The kernel command line of one layer, in order, and where each token is written."""
-
-    text: str
-    facts: KernelFacts
-    sources: Mapping[str, str] = field(default_factory=dict)
-    file: str = ""
-
-    @property
-    def tokens(self) -> tuple[str, ...]:
-        return tuple(token.text for token in _cmdline.split(self.text) if not token.after_dashes)
-
-
-@dataclass(frozen=True)
-class NoLine:
-    """Why a layer has no command line to look at; `reason` is a code, `file` the path."""
-
-    reason: str
-    text: str
-    file: str = ""
-
-
-def layers_of(ctx: Context) -> Layers:
-    """What the boot loader's files and the running kernel say, read once."""
-    found: Layers = ctx.keep("boot_layers", lambda: read_layers(ctx.root))
-    return found
-
-
-def line_of(ctx: Context, layer: str) -> Line | NoLine:
-    """The command line of LAYER, or why there is none."""
-    layers = layers_of(ctx)
-    if layer == "running":
-        if layers.running is not None:
-            return Line(layers.running, ctx.facts(), {}, "/proc/cmdline")
-        return _no_line(layers, "/proc/cmdline")
-    entry = layers.entry
-    if layer == "next_boot" and entry:
-        place = f"{entry.file}:{entry.file_line}" if entry.file else ""
-        return Line(entry.line, layers.facts, _sources(entry.tokens), place)
-    if layer == "configured" and layers.configured is not None:
-        files = layers.backend.files() if layers.backend else []
-        text = " ".join(token.text for token in layers.configured)
-        return Line(text, layers.facts, _sources(layers.configured), files[0] if files else "")
-    return _no_line(layers)
-
-
-def _no_line(layers: Layers, path: str = "") -> NoLine:
-    for problem in layers.problems:
-        if not path or problem.file == path:
-            return NoLine(problem.reason, problem.text, problem.where())
-    return NoLine("not_available", "nothing says what it is", path)
-
-
-def _sources(tokens: Iterable[LineToken]) -> dict[str, str]:
-    return {token.text: str(token.source) for token in tokens if token.source}
-
-
-def predicted(ctx: Context, layer: str) -> Prediction | None:
-    """What the kernel makes of LAYER's line; None when there is no line to judge."""
-    line = line_of(ctx, layer)
-    if isinstance(line, NoLine):
-        return None
-    text, facts = line.text, line.facts
-    found: Prediction = ctx.keep(f"predict:{layer}", lambda: predict(text, facts))
-    return found
 
 
 def variable_of(token: str) -> str:
@@ -202,6 +133,30 @@ def check_problems(ctx: Context) -> Iterator[Result]:
         )
 
 
+def check_removed(ctx: Context) -> Iterator[Result]:
+    """What was ours and is not asked for any more must be gone, in all layers."""
+    left = ctx.left_over("tokens")
+    for layer in ("configured", "next_boot", "running") if left else ():
+        line = line_of(ctx, layer)
+        if isinstance(line, NoLine):
+            yield skipped(f"boot.removed.{layer}", layer, line.reason, observed=line.text, source=line.file)
+            continue
+        there = [token for token in left if token in line.tokens]
+        following = line_of(ctx, "next_boot")
+        pending = isinstance(following, Line) and not set(there) & set(following.tokens)
+        staged = layer == "running" and pending
+        remedy = f"Run provision with {_variables(left)} as it is, absent included"
+        yield judge(
+            f"boot.removed.{layer}",
+            layer,
+            [],
+            there,
+            reason="pending_reboot" if staged else "not_removed",
+            source=next((line.sources[token] for token in there if token in line.sources), line.file),
+            remedy=f"{remedy}, and {REBOOT}: if_needed." if staged else f"{remedy}.",
+        )
+
+
 def check_effect(ctx: Context) -> Iterator[Result]:
     """What the kernel makes of the COMPLETE line against what it would make of our tokens alone."""
     tokens, concern = ctx.tokens(), _concern(ctx)
@@ -287,6 +242,7 @@ def check_pending_reboot(ctx: Context) -> Iterator[Result]:
     now = effect_of(running.text, concern, running.facts)
     then = effect_of(following.text, concern, following.facts)
     differs = sorted(name for name in {*now, *then} if now.get(name) != then.get(name))
+    intended = _asked(ctx) or bool(ctx.left_over("tokens"))
     yield judge(
         identity,
         "next_boot",
@@ -295,7 +251,7 @@ def check_pending_reboot(ctx: Context) -> Iterator[Result]:
         reason="pending_reboot",
         source=following.file,
         remedy=f"Run provision with {REBOOT}: if_needed; the next boot changes {', '.join(differs)}.",
-        intended=_asked(ctx),
+        intended=intended,
     )
     yield from _foreign_pending(ctx, running, following)
 
@@ -345,6 +301,12 @@ def _foreign_pending(ctx: Context, running: Line, following: Line) -> Iterator[R
 CHECKS = (
     Check("boot.problem", ("next_boot",), check_problems, _asked),
     Check("boot.tokens", ("configured", "next_boot", "running"), check_tokens, _asked),
+    Check(
+        "boot.removed",
+        ("configured", "next_boot", "running"),
+        check_removed,
+        lambda ctx: bool(ctx.left_over("tokens")),
+    ),
     Check("boot.effect", ("next_boot", "running"), check_effect, _asked),
     Check("boot.accepted", ("running",), check_accepted, _asked),
     Check("boot.pending_reboot", ("next_boot",), check_pending_reboot, _asked),

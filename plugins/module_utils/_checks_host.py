@@ -16,6 +16,7 @@ from ._verdict import Result, skipped
 HUGEPAGES = "firsttouch_hugepages"
 MOUNTS = "firsttouch_hugetlbfs_mounts"
 ISOLATED = "firsttouch_isolated_cpus"
+IRQBALANCE = "firsttouch_irqbalance"
 VM_SYSCTLS = "firsttouch_vm_sysctls"
 EXTRA_FREE = "firsttouch_extra_free_bytes"
 RT_RUNTIME = "firsttouch_rt_runtime_us"
@@ -87,15 +88,26 @@ class Context:
         """All boot tokens of the plan, in order."""
         return [str(token) for token in (self.plan.get("boot") or {}).get("tokens") or []]
 
+    def left_over(self, kind: str) -> list[str]:
+        """What of KIND (tokens, units, sysctls) was ours once and is not in the plan any more."""
+        owned = [item for row in (self.plan.get("owned") or {}).values() for item in row.get(kind) or []]
+        sections = [row for row in (self.plan.get("sections") or {}).values() if row]
+        wanted = {str(item) for row in sections for item in row.get(kind) or []}
+        return [str(item) for item in dict.fromkeys(owned) if str(item) not in wanted]
+
+    def raw(self, path: str) -> str | None:
+        """The text of PATH as it is, None when absent. Raises Unreadable."""
+        try:
+            return _files.read_text(self.root, path)
+        except OSError as exc:
+            raise Unreadable(path, exc) from exc
+
     def text(self, path: str) -> str | None:
         """The stripped text of PATH, None when absent. Raises Unreadable.
 
         NUL bytes go: recorded sysfs files are often padded to their page.
         """
-        try:
-            found = _files.read_text(self.root, path)
-        except OSError as exc:
-            raise Unreadable(path, exc) from exc
+        found = self.raw(path)
         return None if found is None else found.replace("\0", "").strip()
 
     def names(self, path: str) -> list[str] | None:

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from . import _hugepages, _hugepages_judge
-from ._checks_boot import predicted
 from ._checks_host import HUGEPAGES, Check, Context
+from ._checks_lines import predicted
 from ._topology import read_topology
 from ._topology_nodes import NODE_DIR, POOL_DIR
 from ._verdict import Result, judge, skipped

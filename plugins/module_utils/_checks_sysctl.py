@@ -10,6 +10,14 @@ from . import _sysctl, _sysctl_foreign, _sysctl_judge, _watermark
 from ._checks_host import EXTRA_FREE, HUGEPAGES, NUMA_BALANCING, RT_RUNTIME, VM_SYSCTLS, Check, Context
 from ._verdict import Result, judge, skipped
 
+DROPIN = "/etc/sysctl.d/zz-firsttouch.conf"
+# The variable that usually asks for a key that no section of the plan holds any more.
+_USUAL = {
+    "kernel.sched_rt_runtime_us": RT_RUNTIME,
+    "kernel.numa_balancing": NUMA_BALANCING,
+    "vm.watermark_scale_factor": EXTRA_FREE,
+}
+
 
 def _planned(ctx: Context) -> dict[str, str]:
     """{dotted key: value} of the plan's managed sysctls."""
@@ -176,6 +184,22 @@ def check_pool_keys(ctx: Context) -> Iterator[Result]:
         )
 
 
+def check_removed_keys(ctx: Context) -> Iterator[Result]:
+    """Keys that were ours and are not asked for any more must be gone from our file."""
+    for key in ctx.left_over("sysctls"):
+        lines = [line for line in resolution(ctx).definers(_sysctl.normalize(key)) if line.real == DROPIN]
+        variable = _USUAL.get(key, VM_SYSCTLS)
+        yield judge(
+            f"vm_sysctls.removed.{key}",
+            "configured",
+            None,
+            lines[-1].value if lines else None,
+            reason="not_removed",
+            source=_at(lines[-1]) if lines else DROPIN,
+            remedy=f"Run provision with {variable} as it is, absent included.",
+        )
+
+
 def _asked_extra(ctx: Context) -> Mapping[str, Any]:
     found = ctx.section("vm_sysctls").get("extra_free")
     return found if isinstance(found, Mapping) else {}
@@ -207,6 +231,9 @@ def check_watermark(ctx: Context) -> Iterator[Result]:
 CHECKS = (
     Check("vm_sysctls.live", ("running",), check_live, _any_planned, ("rt_scheduling",)),
     Check("vm_sysctls.winner", ("next_boot", "configured"), check_winner, _any_planned, ("rt_scheduling",)),
+    Check(
+        "vm_sysctls.removed", ("configured",), check_removed_keys, lambda ctx: bool(ctx.left_over("sysctls"))
+    ),
     Check("hugepages.sysctl", ("next_boot",), check_pool_keys, lambda ctx: bool(ctx.section("hugepages"))),
     Check(
         "vm_sysctls.watermark_distance", ("running",), check_watermark, lambda ctx: bool(_asked_extra(ctx))

@@ -61,6 +61,21 @@ def check_units(ctx: Context) -> Iterator[Result]:
         yield _active(ctx, name)
 
 
+def check_removed_units(ctx: Context) -> Iterator[Result]:
+    """Units that were ours and are not asked for any more must be gone."""
+    for name in ctx.left_over("units"):
+        path = f"{UNIT_DIR}/{name}"
+        yield judge(
+            f"units.{name}.removed",
+            "configured",
+            None,
+            path if ctx.text(path) is not None else None,
+            reason="not_removed",
+            source=path,
+            remedy=_remedy(name),
+        )
+
+
 def _enabled(ctx: Context, name: str, content: str) -> Iterator[Result]:
     for link in sorted(install_links(name, content)):
         yield judge(
@@ -138,4 +153,5 @@ def _where(content: str) -> str | None:
 
 CHECKS = (
     Check("units", ("configured", "next_boot", "running"), check_units, lambda ctx: bool(_planned(ctx))),
+    Check("units.removed", ("configured",), check_removed_units, lambda ctx: bool(ctx.left_over("units"))),
 )

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from support import put
+from support import put, run_module
 
 INTENT: dict[str, Any] = {
     "hugepages": [{"size": "2M", "nodes": {"0": 100, "1": 160}}, {"size": "1G", "nodes": {"1": 1}}],
@@ -15,6 +15,7 @@ INTENT: dict[str, Any] = {
         {"path": "/dev/hugepages-ft", "pagesize": "2M", "size": "200M", "group": "firsttouch", "mode": "0770"}
     ],
     "isolated_cpus": "1,3",
+    "irqbalance": "ban_isolated",
     "vm_sysctls": {"vm.swappiness": 0, "vm.dirty_ratio": 8},
     "extra_free_bytes": 64 << 20,
     "rt_runtime_us": 950000,
@@ -24,6 +25,7 @@ GRUB_CFG = "/boot/grub/grub.cfg"
 DROPIN = "/etc/default/grub.d/zzz-firsttouch.cfg"
 SYSCTL = "/etc/sysctl.d/zz-firsttouch.conf"
 CPU = "/sys/devices/system/cpu"
+IRQBALANCE_GROUP = "/sys/fs/cgroup/system.slice/irqbalance.service"
 NODE = "/sys/devices/system/node"
 POOLS = {"2048kB": {"0": 100, "1": 160}, "1048576kB": {"0": 0, "1": 1}}
 ROOT_UUID = "root=UUID=6f0c4c4e-0000-4000-8000-000000000001"
@@ -106,6 +108,7 @@ def bare_host(root: Path) -> Path:
         'GRUB_DEFAULT=0\nGRUB_CMDLINE_LINUX_DEFAULT="quiet"\nGRUB_CMDLINE_LINUX=""\n',
     )
     put(root, "/etc/debian_version", "13.0\n")
+    put(root, "/usr/lib/systemd/system/irqbalance.service", "[Service]\nExecStart=/usr/sbin/irqbalance\n")
     put(root, "/usr/sbin/update-grub", "#!/bin/sh\n").chmod(0o755)
     grub_cfg(root, "quiet")
     return root
@@ -145,8 +148,6 @@ submenu 'Advanced options for Debian GNU/Linux' $menuentry_id_option 'gnulinux-a
 
 def plan_for(root: Path, intent: dict[str, Any] | None = None) -> dict[str, Any]:
     """The plan of INTENT for the host below ROOT, as it is in plan.json."""
-    from support import run_module
-
     result = run_module("host_plan", {"intent": INTENT if intent is None else intent, "sysroot": str(root)})
     assert not result.get("failed"), result
     plan: dict[str, Any] = json.loads(json.dumps(result["plan"]))
@@ -177,5 +178,9 @@ def provisioned_host(root: Path) -> dict[str, Any]:
         link = root / f"etc/systemd/system/multi-user.target.wants/{name}"
         link.parent.mkdir(exist_ok=True)
         link.symlink_to("/" + str(unit.relative_to(root)))
+    result = run_module("irqbalance", {"mode": "ban_isolated", "isolated": "1,3", "sysroot": str(root)})
+    assert result["changed"], result
+    put(root, f"{IRQBALANCE_GROUP}/cgroup.procs", "612\n")
+    put(root, "/proc/612/environ", "LANG=C\0IRQBALANCE_BANNED_CPULIST=1,3\0")
     put(root, "/etc/firsttouch/plan.json", json.dumps(plan))
     return plan

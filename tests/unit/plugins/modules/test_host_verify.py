@@ -286,6 +286,23 @@ BROKEN: dict[str, tuple[Break, Expected]] = {
         lambda root: put(root, "/proc/irq/default_smp_affinity", "00000000,0000000f\n"),
         {"cpu_isolation.default_irq_affinity": ("fail", "kernel_refused")},
     ),
+    "irqbalance runs without our list": (
+        lambda root: put(root, "/proc/612/environ", "LANG=C\0IRQBALANCE_BANNED_CPULIST=1\0"),
+        {"cpu_isolation.irqbalance.running": ("fail", "wrong_value")},
+    ),
+    "irqbalance's list was edited": (
+        lambda root: replace(root, "/etc/firsttouch/irqbalance.env", "=1,3", "=1"),
+        {"cpu_isolation.irqbalance./etc/firsttouch/irqbalance.env": ("fail", "changed_by_hand")},
+    ),
+    "irqbalance's drop-in is gone": (
+        lambda root: remove(root, "/etc/systemd/system/irqbalance.service.d/zz-firsttouch.conf"),
+        {
+            "cpu_isolation.irqbalance./etc/systemd/system/irqbalance.service.d/zz-firsttouch.conf": (
+                "fail",
+                "not_configured",
+            )
+        },
+    ),
     "half a core is isolated": (
         lambda root: [put(root, f"{vh.CPU}/cpu{n}/topology/thread_siblings_list", "0-1\n") for n in (0, 1)],
         {"cpu_isolation.half_cores": ("fail", "split_core")},
@@ -508,11 +525,57 @@ def test_an_unmanaged_concern_never_fails(host: Path) -> None:
         assert rows[key]["status"] == "warn", key
 
 
+def test_what_is_to_go_must_be_gone(host: Path) -> None:
+    absent = {**vh.INTENT, "isolated_cpus": "absent", "irqbalance": "absent"}
+    rows = by_id(verify(host, intent=absent))
+    for layer in ("configured", "next_boot", "running"):
+        row = rows[f"boot.removed.{layer}"]
+        assert (row["status"], row["reason"]) == ("fail", "not_removed")
+        assert row["observed"] == [
+            "isolcpus=managed_irq,domain,1,3",
+            "nohz_full=1,3",
+            "rcu_nocbs=1,3",
+            "irqaffinity=0,2",
+        ]
+    tokens = " ".join(vh.plan_for(host, absent)["boot"]["tokens"])
+    vh.grub_cfg(host, f"quiet {tokens}")
+    put(host, vh.DROPIN, f'GRUB_CMDLINE_LINUX_DEFAULT="$GRUB_CMDLINE_LINUX_DEFAULT {tokens}"\n')
+    rows = by_id(verify(host, intent=absent))
+    assert rows["boot.removed.next_boot"]["status"] == "pass"
+    assert rows["boot.removed.running"]["reason"] == "pending_reboot"
+    assert rows["boot.pending_reboot"]["status"] == "fail"
+    replace(
+        host,
+        "/proc/cmdline",
+        " isolcpus=managed_irq,domain,1,3 nohz_full=1,3 rcu_nocbs=1,3 irqaffinity=0,2",
+        "",
+    )
+    rows = by_id(verify(host, intent=absent))
+    assert {rows[f"boot.removed.{layer}"]["status"] for layer in ("configured", "next_boot", "running")} == {
+        "pass"
+    }
+    assert rows["boot.pending_reboot"]["status"] == "pass"
+
+
+def test_units_and_keys_that_are_to_go_must_be_gone(host: Path) -> None:
+    absent = {**vh.INTENT, "hugetlbfs_mounts": "absent", "vm_sysctls": "absent"}
+    keys = {"units.dev-hugepages\\x2dft.mount.removed", "vm_sysctls.removed.vm.swappiness"}
+    rows = by_id(verify(host, intent=absent))
+    assert {
+        key for key in keys if (rows[key]["status"], rows[key]["reason"]) == ("fail", "not_removed")
+    } == keys
+    assert rows["vm_sysctls.removed.vm.swappiness"]["source"].startswith(f"{vh.SYSCTL}:")
+    remove(host, UNIT)
+    remove(host, vh.SYSCTL)
+    rows = by_id(verify(host, intent=absent))
+    assert {rows[key]["status"] for key in keys} == {"pass"}
+
+
 def test_what_no_variable_asks_for_any_more_is_at_most_a_warning(host: Path) -> None:
     vh.pool(host, 1, "2048kB", 0)
     put(host, f"{vh.CPU}/isolated", "\n")
     put(host, "/proc/sys/vm/swappiness", "60\n")
-    result = verify(host, intent={"vm_sysctls": {"vm.swappiness": 0}})
+    result = verify(host, intent={"vm_sysctls": vh.INTENT["vm_sysctls"]})
     rows = by_id(result)
     assert of_status(result, "fail") == ["vm_sysctls.sysctl.vm.swappiness"]
     assert rows["hugepages.pool.2M.node1"]["status"] == "warn"
