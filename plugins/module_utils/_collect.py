@@ -62,6 +62,7 @@ class _Collector:
         default_factory=dict
     )  # path -> (kind, content or link target)
     skipped: dict[str, str] = field(default_factory=dict)
+    reals: dict[str, str] = field(default_factory=dict)
     size: int = 0
 
     def __post_init__(self) -> None:
@@ -69,7 +70,9 @@ class _Collector:
         self.deadline = self.clock() + self.limits.seconds
 
     def add(self, path: str, kind: str, content: bytes = b"") -> None:
-        name = self.scrubber.path(path) if self.scrubber else path
+        name = (
+            self.scrubber.path(path) if self.scrubber and not path.startswith(("/sys/", "/proc/")) else path
+        )
         if name in self.files:
             return
         if len(self.files) >= self.limits.entries:
@@ -83,26 +86,22 @@ class _Collector:
 
     def real(self, path: str) -> str:
         """The path of PATH without links, inside the root; each link on the way is recorded as it is."""
-        done = ""
-        parts = path.strip("/").split("/")
-        for index, part in enumerate(parts):
-            here = f"{done}/{part}"
-            if here == "/proc/self":  # its target is the number of this process
-                done = here
-                continue
-            target = self._link(here)
-            if target is None:
-                done = here
-                continue
+        known = self.reals.get(path)
+        if known is not None:
+            return known
+        head, _, tail = path.rpartition("/")
+        here = f"{self.real(head)}/{tail}" if head else path
+        target = None if here == "/proc/self" else self._link(here)  # that is the number of this process
+        if target is not None:
             self.add(here, "link", os.fsencode(target))
             there = inside(self.root, resolve(self.root, here))
-            return self.real("/".join((there.rstrip("/"), *parts[index + 1 :])))
-        return done
+            here = self.real(there) if there != here else here
+        self.reals[path] = here
+        return here
 
     def _link(self, path: str) -> str | None:
-        head, _, tail = path.rpartition("/")
         try:
-            return os.readlink(os.path.join(resolve(self.root, head), tail))
+            return os.readlink(self._beside(path))
         except OSError:
             return None
 
@@ -149,9 +148,13 @@ class _Collector:
 
     def _status(self, path: str) -> os.stat_result | None:
         try:
-            return os.stat(resolve(self.root, path))
+            return os.stat(resolve(self.root, path) if self._link(path) else self._beside(path))
         except OSError:
             return None
+
+    def _beside(self, path: str) -> str:
+        head, _, tail = path.rpartition("/")
+        return os.path.join(self.tree.directory(head), tail)
 
     def expand(self, pattern: str) -> Iterator[str]:
         """The paths that match PATTERN, in order."""

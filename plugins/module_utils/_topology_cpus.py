@@ -206,21 +206,13 @@ def _siblings(raw: _Raw, online: frozenset[int], warnings: Warnings) -> dict[int
     if any(len({raw.core_id[cpu] for cpu in group}) > 1 for group in sets.values()):
         text = "siblings have core ids of their own (AMD compute units): each counts as a thread of one core"
         warnings.append({"reason": "siblings_with_core_ids", "text": text})
-    by_id: dict[tuple[int, int], set[int]] = {}
-    for cpu in online:
-        package, core = raw.package_id.get(cpu), raw.core_id.get(cpu)
-        if package is not None and core is not None:
-            by_id.setdefault((package, core), set()).add(cpu)
-    guess = {cpu: frozenset(group) for group in by_id.values() for cpu in group}
-    known = any(raw.core.values()) or bool(guess)
-    if not known:
+    by_id: dict[tuple[int | None, int | None], set[int]] = {}
+    for cpu in online - sets.keys():
+        by_id.setdefault((raw.package_id[cpu], raw.core_id[cpu]), set()).add(cpu)
+    guess = {cpu: frozenset(group) for key, group in by_id.items() if None not in key for cpu in group}
+    if not any(raw.core.values()) and not guess:
         return {}
-    return {
-        cpu: sets.get(cpu)
-        or (guess.get(cpu) if cpu in broken or not any(raw.core.values()) else None)
-        or frozenset((cpu,))
-        for cpu in sorted(online)
-    }
+    return {cpu: sets.get(cpu) or guess.get(cpu) or frozenset((cpu,)) for cpu in sorted(online)}
 
 
 def _packages(
@@ -262,16 +254,22 @@ def _l3(raw: _Raw, warnings: Warnings) -> tuple[frozenset[int], ...]:
 def _agreed(
     said: Mapping[int, frozenset[int] | None], online: frozenset[int]
 ) -> tuple[dict[int, frozenset[int]], frozenset[int]]:
-    """Sets that hold the CPU itself and that every online member repeats; and the CPUs whose set does not.
+    """Sets that hold the CPU itself, that each online member repeats, and that overlap with no other; and the
+    CPUs whose set does not.
 
     Offline CPUs are taken out first: some kernels leave them in.
     """
     own = {cpu: group & online for cpu, group in said.items() if group}
-    good = {
-        cpu: group
-        for cpu, group in own.items()
-        if cpu in group and all(own.get(other, group) == group for other in group)
+    claims: dict[frozenset[int], set[int]] = {}
+    for cpu, group in own.items():
+        claims.setdefault(group, set()).add(cpu)
+    named = Counter(cpu for group in claims for cpu in group)
+    agreed = {
+        group
+        for group, cpus in claims.items()
+        if cpus == group & own.keys() and all(named[cpu] == 1 for cpu in group)
     }
+    good = {cpu: group for group in agreed for cpu in group}
     return good, frozenset(own) - frozenset(good)
 
 

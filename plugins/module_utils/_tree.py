@@ -62,7 +62,7 @@ class Tree:
     def names(self, path: str) -> list[str]:
         """Sorted names in the directory PATH; none when it is absent or unreadable (then in `trouble`)."""
         try:
-            return sorted(os.listdir(self._directory(path)))
+            return sorted(os.listdir(self.directory(path)))
         except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as exc:
@@ -80,6 +80,13 @@ class Tree:
         found = (re.fullmatch(r"hugepages-(\d{1,12})kB", name) for name in self.names(path))
         return sorted(int(match.group(1)) for match in found if match)
 
+    def directory(self, path: str) -> str:
+        """The real path of the directory PATH, looked up once. Raises OSError for a loop of links."""
+        real = self._dirs.get(path)
+        if real is None:
+            real = self._dirs[path] = resolve(self.root, path)
+        return real
+
     def _parsed(self, path: str, convert: Callable[[str], _T]) -> _T | None:
         text = self.text(path)
         if text is None:
@@ -90,18 +97,12 @@ class Tree:
             self.trouble[path] = f"not understood: {exc}"
             return None
 
-    def _directory(self, path: str) -> str:
-        real = self._dirs.get(path)
-        if real is None:
-            real = self._dirs[path] = resolve(self.root, path)
-        return real
-
     def _open(self, path: str) -> bytes:
         head, _, tail = path.rpartition("/")
         flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
         try:
             # Thousands of reads on a large machine: resolve a directory once, its plain files directly.
-            fd = os.open(os.path.join(self._directory(head), tail), flags | os.O_NOFOLLOW)
+            fd = os.open(os.path.join(self.directory(head), tail), flags | os.O_NOFOLLOW)
         except (FileNotFoundError, NotADirectoryError):
             raise
         except OSError:
