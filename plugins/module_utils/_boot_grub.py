@@ -111,16 +111,7 @@ class GrubBackend(Backend):
         configured = _normal_tokens(grub)
         texts = self._through_grub(" ".join(grub.text(name) for name in NORMAL), configured)
         entry = self.cfg.default if self.cfg else None
-        base = [token.text for token in entry.tokens] if entry else []
-        end: list[str] = []
-        now = self._through_grub(" ".join(self.grub.text(name) for name in NORMAL), None) if base else []
-        at = next((i for i in range(len(base)) if now and base[i : i + len(now)] == now), None)
-        if at is not None:
-            base, end = base[:at], base[at + len(now) :]
-        elif now:
-            # grub.cfg is older than the settings
-            ends = [index for index, text in enumerate(base) if text in ("ro", "rw")]
-            base = base[: ends[0] + 1] if ends else base[:1]
+        base, end = _made_by_script(entry, texts) if entry else ([], [])
         if len(texts) == len(configured):
             middle = [LineToken(text, t.source, t.ours) for text, t in zip(texts, configured)]
         else:
@@ -266,6 +257,22 @@ class GrubBackend(Backend):
             "backup": generator.backup if generator else None,
             "line": generator.line if generator else plan.line,
         }
+
+
+def _made_by_script(entry: Entry, configured: list[str]) -> tuple[list[str], list[str]]:
+    """What 10_linux itself puts in front of and behind the configured tokens of ENTRY.
+
+    The rest of the entry may be older than the settings. In front: root= and ro, rootflags= on btrfs; behind:
+    a variable of GRUB ($vt_handoff on Ubuntu).
+    """
+    texts = [token.text for token in entry.tokens]
+    at = next((index + 1 for index, text in enumerate(texts) if text in ("ro", "rw")), 1 if texts else 0)
+    while at < len(texts) and texts[at].startswith("rootflags=") and texts[at] not in configured:
+        at += 1
+    end = len(texts)
+    while end > at and texts[end - 1].startswith("$") and texts[end - 1] not in configured:
+        end -= 1
+    return texts[:at], texts[end:]
 
 
 def _normal_tokens(grub: GrubDefault) -> list[LineToken]:

@@ -8,7 +8,6 @@ both ways, and what differs between them becomes opaque.
 
 from __future__ import annotations
 
-import fnmatch
 import re
 from dataclasses import replace
 
@@ -164,16 +163,19 @@ class Evaluator:
         return None
 
     def _matches(self, pattern: Word, text: str) -> bool | None:
-        glob = ""
+        """Whether TEXT matches; None for what shells do not agree on (brackets, backslashes from a variable)."""
+        expression = ""
         for part in pattern.parts:
             value = self._part(part)
             if value.opaque:
                 return None
-            for char in value.text:
-                glob += f"[{char}]" if part.quoted and char in "*?[" else char
-        if "[!" in glob or "[^" in glob or "\\" in glob:
-            return None
-        return fnmatch.fnmatchcase(text, glob)
+            if part.quoted:
+                expression += re.escape(value.text)
+                continue
+            if "[" in value.text or "\\" in value.text:
+                return None
+            expression += "".join({"*": ".*", "?": "."}.get(char) or re.escape(char) for char in value.text)
+        return re.fullmatch(expression, text, re.DOTALL) is not None
 
     def _merge(self, outcomes: list[dict[str, Value]], line: int) -> None:
         names = {name for outcome in outcomes for name in outcome}

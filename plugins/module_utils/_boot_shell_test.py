@@ -49,6 +49,8 @@ def _unary(operator: str, operand: str, root: str) -> bool | None:
         return bool(operand)
     if operator == "-z":
         return not operand
+    if not operator.startswith("-"):
+        return False  # an error, which is not true either
     if operator not in ("-e", "-f", "-d", "-s") or not operand.startswith("/"):
         return None
     try:
