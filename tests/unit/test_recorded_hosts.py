@@ -145,13 +145,22 @@ def test_our_own_recordings_work_as_sysroots(name: str, tmp_path: Path) -> None:
 
 
 def readers_answer(root: Path) -> None:
-    """Topology, pools, plan and command line of ROOT come back as answers, whatever ROOT lacks."""
+    """Every reader, and the plan, gives an answer on ROOT or refuses with a reason, whatever ROOT lacks."""
     topology = topology_of(root)
     assert topology["nodes"] and topology["cpus"]["online"]
-    result = run_module(
-        "hugepages_info", {"sysroot": str(root), "pools": [{"size": "2M", "count": 0}], "mount": True}
-    )
+    request = [{"size": "2M", "count": 0}]
+    result = run_module("hugepages_info", {"sysroot": str(root), "pools": request, "mount": True})
     assert not result.get("failed") and result["verdict"] in ("pass", "fail"), result
+    assert not run_module("sysctl_info", {"sysroot": str(root)}).get("failed")
+    answered(run_module("kernel_cmdline_info", {"sysroot": str(root)}))
+    answered(run_module("host_plan", {"sysroot": str(root), "intent": {"rt_runtime_us": 950000}}))
+    pages = {"hugepages": [{"size": "2M", "count": 2, "nodes": "all"}], "isolated_cpus": "1"}
+    answered(run_module("host_plan", {"sysroot": str(root), "intent": pages, "topology": topology}))
+
+
+def answered(result: dict[str, Any]) -> None:
+    assert "exception" not in result
+    assert result.get("reason") if result.get("failed") else result, result
 
 
 def count(cpu_list: str) -> int:
