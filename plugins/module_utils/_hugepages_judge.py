@@ -24,11 +24,15 @@ _KEYS = {"size", "count", "bytes", "node", "nodes"}
 
 @dataclass
 class Want:
-    """Pages wanted of one size; `nodes` is None where the kernel may place them as it likes."""
+    """Pages wanted of one size; `nodes` is None where the kernel may place them as it likes.
+
+    `unplaced`: an even split over all nodes was asked for, and no node with memory is known.
+    """
 
     size_kb: int
     total: int = 0
     nodes: dict[int, int] | None = None
+    unplaced: bool = False
 
 
 @dataclass
@@ -67,6 +71,7 @@ def parse_wanted(entries: Sequence[Mapping[str, Any]], spread: list[int]) -> lis
         if not new and (want.nodes is None) != (nodes is None):
             raise ValueError(f"pools: {format_size(size_kb)} is asked for both with and without nodes")
         want.total += total
+        want.unplaced |= entry.get("nodes") == "all" and not spread
         if nodes is not None:
             merged = want.nodes or {}
             want.nodes = {node: merged.get(node, 0) + nodes.get(node, 0) for node in {**merged, **nodes}}
@@ -141,9 +146,7 @@ def _placed(entry: Mapping[str, Any], size_kb: int, spread: list[int]) -> tuple[
     if nodes is None:
         return total, None
     if nodes == "all":
-        if not spread:
-            raise ValueError("pools: nodes is all, but no node with memory is known")
-        return total, even_split(total, spread)
+        return total, even_split(total, spread) if spread else {}
     if isinstance(nodes, list) and nodes:
         return total, even_split(total, [_id(value) for value in nodes])
     raise ValueError(f"pools: nodes is {nodes!r}, not all, a list of node ids or a mapping of them to counts")
@@ -200,6 +203,9 @@ def _judge_size(
 ) -> dict[str, Any]:
     row = _row(want, pool, context)
     reason, text = _impossible(want, context) or _missing(want, pool, context, pools) or ("", "")
+    if not reason and want.unplaced:
+        text = f"{row['size']}: nodes is all, but no node with memory is known"
+        return {**row, "status": UNKNOWN, "reason": "memory_not_known", "text": text}
     if not reason:
         counters = [row["got"], *(node["got"] for node in row["nodes"].values())]
         if None in counters:

@@ -164,7 +164,7 @@ reason:
       V(command_line_differs), the
       reason of a warning of M(firsttouch.host.kernel_cmdline_info) that explains it
       (V(repeated_hugepages_ignored), V(after_double_dash)),
-      V(unreadable), V(nothing_requested).
+      V(unreadable), V(memory_not_known), V(nothing_requested).
   returned: when RV(verdict) is not V(pass)
   type: str
 message:

@@ -221,6 +221,13 @@ def test_unreadable_counters_are_not_evaluated(tmp_path: Path) -> None:
     assert result["warnings_found"]
 
 
+def test_an_even_split_over_nodes_that_are_not_known_is_not_evaluated(tmp_path: Path) -> None:
+    put(tmp_path, f"{NODE}/online", "0-1")
+    pool(tmp_path, 4)
+    result = read(tmp_path, pools=[{"size": "2M", "count": 4, "nodes": "all"}])
+    assert (result["verdict"], result["reason"]) == ("not_evaluated", "memory_not_known")
+
+
 def test_nothing_requested_is_no_pass(tmp_path: Path) -> None:
     pool(tmp_path, 4)
     assert read(tmp_path)["verdict"] == "not_evaluated"
