@@ -162,14 +162,13 @@ def table(results: Iterable[Result], *, everything: bool = False) -> list[str]:
     return out
 
 
-def failures_text(results: Iterable[Result], statuses: Sequence[str]) -> str:
-    """One line per result whose status is in STATUSES: what was wanted, what is there, why, what to do."""
+def failures_text(results: Iterable[Result]) -> str:
+    """One line per result: what was wanted, what is there, why, what to do."""
     lines = []
     for r in results:
-        if r.status in statuses:
-            where = f" [{r.source}]" if r.source else ""
-            text = f"{r.status} {r.id} ({r.layer}): wanted {brief(r.expected)}, found {brief(r.observed)}"
-            lines.append(f"{text}: {r.reason}{where} {r.remedy}".rstrip())
+        where = f" [{r.source}]" if r.source else ""
+        text = f"{r.status} {r.id} ({r.layer}): wanted {brief(r.expected)}, found {brief(r.observed)}"
+        lines.append(f"{text}: {r.reason}{where} {r.remedy}".rstrip())
     return "\n".join(lines)
 
 

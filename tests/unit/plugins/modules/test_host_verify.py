@@ -13,6 +13,7 @@ from typing import Any, Callable
 
 import pytest
 import verified_host as vh
+from ansible_collections.firsttouch.host.plugins.module_utils import _sched
 from support import put, run_module
 
 UNIT = "/etc/systemd/system/dev-hugepages\\x2dft.mount"
@@ -662,6 +663,15 @@ def test_warnings_fail_only_when_asked(host: Path) -> None:
     assert verify(host, fail=True, fail_on=["fail", "warn"])["failed"]
 
 
+def test_what_was_asked_for_and_could_not_be_read_can_fail(host: Path) -> None:
+    strict = ["fail", "not_evaluated"]
+    assert of_status(verify(host), "not_evaluated")
+    assert not verify(host, fail=True, fail_on=strict).get("failed")
+    remove(host, "/proc/irq/default_smp_affinity")
+    assert not verify(host, fail=True).get("failed")
+    assert verify(host, fail=True, fail_on=strict)["failed"]
+
+
 def test_a_check_that_breaks_is_an_error_and_ends_nothing(
     host: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -739,3 +749,37 @@ def test_nothing_is_written(host: Path) -> None:
 def test_check_mode_gives_the_same(host: Path) -> None:
     vh.pool(host, 1, "2048kB", 159)
     assert run_module("host_verify", {"sysroot": str(host)}, check=True)["results"] == verify(host)["results"]
+
+
+FIFO_PLAN = {
+    "sections": {"rt_scheduling": {"state": "present", "sysctls": {"kernel.sched_rt_runtime_us": "950000"}}}
+}
+
+
+@pytest.mark.parametrize(
+    ("attempt", "status", "reason"),
+    [
+        (_sched.FifoAttempt(True, "", "/", True), "pass", ""),
+        (_sched.FifoAttempt(False, "EPERM", "/user.slice", True), "fail", "fifo_refused"),
+        (_sched.FifoAttempt(False, "EPERM", "/user.slice", False), "not_evaluated", "permission_denied"),
+        (_sched.FifoAttempt(None, "timeout", "/", True), "not_evaluated", "timeout"),
+    ],
+)
+def test_the_attempt_decides(
+    monkeypatch: pytest.MonkeyPatch, attempt: _sched.FifoAttempt, status: str, reason: str
+) -> None:
+    monkeypatch.setattr(_sched, "try_fifo", lambda **kwargs: attempt)
+    result = verify(Path("/"), plan=FIFO_PLAN, layers=["measured"])
+    assert [(row["id"], row["status"], row["reason"]) for row in result["results"]] == [
+        ("rt_scheduling.fifo", status, reason)
+    ]
+    assert result["results"][0]["observed"]["cgroup"] == attempt.cgroup
+
+
+def test_nothing_is_tried_when_the_measured_layer_is_not_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def tried(**kwargs: Any) -> Any:
+        raise AssertionError("the host was disturbed")
+
+    monkeypatch.setattr(_sched, "try_fifo", tried)
+    result = verify(Path("/"), plan=FIFO_PLAN, layers=["configured", "next_boot", "running"])
+    assert of_status(result, "error") == []
