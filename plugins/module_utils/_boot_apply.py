@@ -58,7 +58,7 @@ def _owned(root: str, given: list[str] | None) -> list[str]:
 def _result(backend: Backend, plan: BootPlan, applied: dict[str, Any], running: str | None) -> dict[str, Any]:
     request, changes = plan.request, plan.changes()
     line = applied["line"]
-    keys = request.all_keys() | {key for key in _keys_of(plan)}
+    keys = request.all_keys() | Request(tuple(plan.before)).all_keys()
     return {
         "changed": bool(changes),
         "changes": changes,
@@ -87,7 +87,3 @@ def reboot_due(plan: BootPlan, line: str | None, running: str | None, facts: Ker
         return False
     concern = Concern.of(ours, facts, request.keys)
     return effect_of(running, concern, facts) != effect_of(line, concern, facts)
-
-
-def _keys_of(plan: BootPlan) -> set[str]:
-    return set(Request((), tuple()).all_keys()) | set(Request(tuple(plan.before)).all_keys())

@@ -309,7 +309,7 @@ class BlsBackend(Backend):
         held[GRUBENV] = [token.text for token in now._env_tokens("kernelopts")]
         for row in plan.extra:
             path = row["resource"][len("file:") :]
-            if held.get(path) != row["after"].split():
+            if " ".join(held.get(path) or []) != row["after"]:
                 raise BootError(
                     "token_not_generated",
                     f"grubby left {' '.join(held.get(path) or [])!r} there instead of {row['after']!r}; "

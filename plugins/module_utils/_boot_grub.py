@@ -83,10 +83,7 @@ class GrubBackend(Backend):
         return list(self.cfg.entries) if self.cfg else []
 
     def problems(self) -> list[Problem]:
-        found = []
-        for setting in self.settings():
-            if setting.problem and setting.name in NORMAL:
-                found.append(setting.problem)
+        found = [row.problem for row in self.settings() if row.problem and row.name in NORMAL]
         if self._refusal:
             found.append(self._refusal.problem)
         found.extend(self.cfg.notes if self.cfg else ())

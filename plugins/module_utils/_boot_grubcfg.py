@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ._boot_script_eval import Interpreter, Loaded, Menu
 from ._boot_types import BootError, Entry, LineToken, Problem, Source
@@ -50,23 +50,16 @@ def read_grubcfg(
     notes: list[Problem] = []
     try:
         chosen, notes = _default(interpreter, path)
-        default = next((entry for entry, menu in pairs if menu is chosen), None)
-        if default is None:
-            raise BootError(
-                "default_entry_unresolvable",
-                "the default entry starts no Linux kernel",
-                chosen.file,
-                chosen.line,
-            )
-        if len({loaded.args for loaded in chosen.loaded}) > 1:
-            raise BootError(
-                "default_entry_unresolvable",
-                "the command line of the default entry depends on what is only known at boot",
-                chosen.file,
-                chosen.line,
-            )
-        default = default.as_default()
-        entries = [default if replace(entry, default=True) == default else entry for entry in entries]
+        found = next((entry for entry, menu in pairs if menu is chosen), None)
+        why = None
+        if found is None:
+            why = "the default entry starts no Linux kernel"
+        elif len({loaded.args for loaded in chosen.loaded}) > 1:
+            why = "the command line of the default entry depends on what is only known at boot"
+        if why or found is None:
+            raise BootError("default_entry_unresolvable", why or "", chosen.file, chosen.line)
+        default = found.as_default()
+        entries = [default if entry is found else entry for entry in entries]
     except BootError as exc:
         refusal = exc
     known = {
@@ -140,13 +133,13 @@ def _default(interpreter: Interpreter, path: str) -> tuple[Menu, list[Problem]]:
     return choices[0]
 
 
-def _choose(menu: list[Menu], default: str, path: str) -> tuple[Menu, list[Problem]]:
+def _choose(menu: list[Menu], default: str, path: str, named: bool = True) -> tuple[Menu, list[Problem]]:
     if not menu:
         raise BootError("default_entry_unresolvable", "the menu has no entries", path)
     notes: list[Problem] = []
     index = _entry_number(menu, default)
     if not 0 <= index < len(menu):
-        if default:
+        if default and named:
             text = f"the default entry {default!r} does not exist; GRUB boots the first one"
             notes.append(Problem("default_entry_not_found", text, path))
         index = 0
@@ -156,8 +149,9 @@ def _choose(menu: list[Menu], default: str, path: str) -> tuple[Menu, list[Probl
     if not item.submenu:
         return item, notes
     # without a part for the submenu GRUB looks the same value up in it again
-    chosen, more = _choose(item.children, _after(default) or default, path)
-    return chosen, notes if notes else more
+    rest = _after(default)
+    chosen, more = _choose(item.children, rest or default, path, bool(rest))
+    return chosen, notes or more
 
 
 def _entry_number(menu: list[Menu], spec: str) -> int:

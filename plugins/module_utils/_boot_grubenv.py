@@ -40,11 +40,15 @@ def set_variable(data: bytes, name: str, value: str, path: str) -> bytes:
 
     Raises BootError `grubenv_full` when the result would not fit; the block never grows.
     """
-    values = parse(data, path)
-    values[name] = value
-    body = HEADER + b"".join(
-        encode(key) + b"=" + _escape(encode(text)) + b"\n" for key, text in values.items()
-    )
+    parse(data, path)
+    key = encode(name) + b"="
+    new = key + _escape(encode(value))
+    rows = [row for row in _lines(data[len(HEADER) :]) if row.strip(b"#")]
+    if any(row.startswith(key) for row in rows):
+        rows = [new if row.startswith(key) else row for row in rows]
+    else:
+        rows.append(new)
+    body = HEADER + b"".join(row + b"\n" for row in rows)
     limit = len(data)
     if len(body) > limit:
         raise BootError(

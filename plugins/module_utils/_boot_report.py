@@ -53,10 +53,9 @@ def read_layers(root: str, kernel: str | None = None) -> Layers:
         running = boot_line = None
         problems.append(Problem(_errno_reason(exc), exc.strerror or str(exc), "/proc/cmdline"))
     entry = backend.default_entry() if backend else None
-    if kernel is None and backend is not None:
-        facts = backend.facts()
-    else:
-        facts = KernelFacts.from_sysroot(root, kernel)
+    facts = (
+        backend.facts() if kernel is None and backend is not None else KernelFacts.from_sysroot(root, kernel)
+    )
     return Layers(
         root, backend, configured, entry, running if boot_line is not None else None, facts, problems
     )

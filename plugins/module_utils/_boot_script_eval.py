@@ -53,10 +53,17 @@ _BUILTIN = (
     "?",
 )
 _FEATURES = (
-    "feature_chainloader_bpb feature_ntldr feature_platform_search_hint feature_default_font_path "
-    "feature_all_video_module feature_menuentry_id feature_menuentry_options feature_200_final "
-    "feature_nativedisk_cmd feature_timeout_style"
-).split()
+    "feature_chainloader_bpb",
+    "feature_ntldr",
+    "feature_platform_search_hint",
+    "feature_default_font_path",
+    "feature_all_video_module",
+    "feature_menuentry_id",
+    "feature_menuentry_options",
+    "feature_200_final",
+    "feature_nativedisk_cmd",
+    "feature_timeout_style",
+)
 _MAX_DEPTH = 16
 
 
@@ -92,10 +99,10 @@ class Interpreter:
     def __init__(self, root: str, prefix: str, environment: dict[str, str], platform: str | None) -> None:
         self.root, self.prefix, self.environment = root, prefix, environment
         base = DEVICE + prefix
-        known = {name: "y" for name in _FEATURES}
+        known = dict.fromkeys(_FEATURES, "y")
         known.update(prefix=base, config_directory=base, config_file=f"{base}/grub.cfg")
         self.variables: Variables = {name: frozenset([value]) for name, value in known.items()}
-        self.variables.update({name: None for name in _BUILTIN})
+        self.variables.update(dict.fromkeys(_BUILTIN))
         if platform:
             self.variables["grub_platform"] = frozenset([platform])
         self.functions: dict[str, list[Statement]] = {}
@@ -258,9 +265,8 @@ class Interpreter:
     def _test(self, node: Command) -> bool | None:
         results = set()
         for fields in argument_lists(node.words[1:], self.variables):
-            if node.name() == "[":
-                fields = fields[:-1] if fields and fields[-1] == "]" else [None]
-            results.add(self._judge(fields))
+            closed: list[str | None] = fields[:-1] if fields and fields[-1] == "]" else [None]
+            results.add(self._judge(closed if node.name() == "[" else fields))
         return results.pop() if len(results) == 1 else None
 
     def _judge(self, fields: list[str | None]) -> bool | None:
@@ -282,13 +288,15 @@ class Interpreter:
         return evaluate_test(fields, self.root)
 
     def _forget_results(self, node: Command) -> None:
-        """A command that stores what it finds (search, regexp, probe, read) makes the variable unknown."""
+        """A command that stores what it finds (search, regexp, probe, hwmatch, read) makes the variable unknown."""
         words = ["".join(piece.text for piece in word) for word in node.words]
         for index, word in enumerate(words[1:], 1):
             if word.startswith("--set="):
                 self.variables[word[6:].rpartition(":")[2]] = None
             elif word in ("--set", "-s") and index + 1 < len(words):
                 self.variables[words[index + 1]] = None
+        if words and words[0] == "hwmatch":
+            self.variables["match"] = None
         if words and words[0] == "read" and len(words) > 1:
             self.variables[words[-1]] = None
 

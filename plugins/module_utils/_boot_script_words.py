@@ -57,8 +57,9 @@ def kept_fields(word: Word, variables: Variables, unresolved: Variables) -> list
         values = variables.get(piece.text, EMPTY) if piece.variable else EMPTY
         if values is None or len(values) != 1:
             unresolved[piece.text] = values
-            piece = Piece(f"${piece.text}", False, True)
-        pieces.append(piece)
+            pieces.append(Piece(f"${piece.text}", False, True))
+        else:
+            pieces.append(piece)
     return _fields(tuple(pieces), variables)
 
 

@@ -39,10 +39,14 @@ _PRESET = re.compile(
     r"|LC_[A-Z]+|PWD|OLDPWD|SHLVL|MAIL|HOSTNAME|E?UID|PPID|TZ|IFS|PS[124]|OPTIND|EDITOR|DISPLAY|SSH_[A-Z_]+"
     r"|SUDO_[A-Z]+|XDG_[A-Z_]+|TEXTDOMAIN|TEXTDOMAINDIR|PACKAGE_NAME|PACKAGE_VERSION|DEBIAN_FRONTEND)$"
 )
-_STATEFUL = frozenset(
-    "eval source exec exit return set shift read trap cd alias unalias local getopts umask wait command "
-    "break continue times hash readonly declare typeset let builtin enable shopt printf".split()
-)
+# Built-in commands that change what follows, so that a condition with one of them cannot be passed over.
+# fmt: off
+_STATEFUL = frozenset((
+    "eval", "source", "exec", "exit", "return", "set", "shift", "read", "trap", "cd", "alias",
+    "unalias", "local", "getopts", "umask", "wait", "command", "break", "continue", "times", "hash",
+    "readonly", "declare", "typeset", "let", "builtin", "enable", "shopt", "printf",
+))
+# fmt: on
 
 
 class Evaluator:
@@ -211,23 +215,19 @@ class Evaluator:
                 f"{name or 'the rest'!r} as a command; quote the value",
                 "unquoted_value_with_space",
             )
-        if name in (":", "true"):
-            for word in node.words:
-                if isinstance(word, Word):
-                    self.expand(word)
-            return True
-        if name == "export":
-            return self._export(node)
-        if name == "unset":
-            return self._unset(node)
-        if name in ("test", "["):
-            return self._test(node, name)
-        if name == ".":
-            return self._dot(node)
-        if name == "false":
-            return False
-        if name == "echo":
-            return True
+        builtin = {
+            ":": self._nothing,
+            "true": self._nothing,
+            "export": self._export,
+            "unset": self._unset,
+            "test": self._test,
+            "[": self._test,
+            ".": self._dot,
+        }.get(name or "")
+        if builtin:
+            return builtin(node)
+        if name in ("false", "echo"):
+            return name == "echo"
         if tested and name is not None and name not in _STATEFUL:
             return None
         shown = (
@@ -238,6 +238,12 @@ class Evaluator:
             else ""
         )
         raise self._refuse(node.line, f"the command {shown!r} is not evaluated")
+
+    def _nothing(self, node: Simple) -> bool:
+        for word in node.words:
+            if isinstance(word, Word):
+                self.expand(word)  # which may assign: `: ${x:=y}`
+        return True
 
     def _assign(self, node: Assign) -> None:
         here = Source(self._file, node.line)
@@ -280,11 +286,12 @@ class Evaluator:
             raise self._refuse(node.line, "'.' with anything but one absolute path is not evaluated")
         return self.source(path)
 
-    def _test(self, node: Simple, name: str) -> bool | None:
+    def _test(self, node: Simple) -> bool | None:
         fields: list[str | None] = []
         for word in node.words[1:]:
             fields.extend(self._fields(word) if isinstance(word, Word) else [None])
-        if name == "[":
+        first = node.words[0]
+        if isinstance(first, Word) and first.literal() == "[":
             if not fields or fields[-1] != "]":
                 raise self._refuse(node.line, "'[' without ']'", "syntax_error")
             fields.pop()

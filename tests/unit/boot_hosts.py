@@ -16,7 +16,7 @@ from ansible_collections.firsttouch.host.plugins.module_utils._grub_default impo
 from boot_cases import TREES, put, tree
 
 Edit = Callable[[str], str]
-PARAMETERS = {
+PARAMETERS: dict[str, object] = {
     "keys": [],
     "owned": None,
     "state": "present",

@@ -234,4 +234,4 @@ def test_foreign_tokens_of_ours_in_the_shared_variable_may_reach_recovery_entrie
     run = StandInMkconfig(root)
     result = run_live(root, run, tokens=WANT, keys=KEYS)
     assert not (root / DROPIN.lstrip("/")).exists()
-    assert [row["resource"] for row in result["changes"]][0] == f"file:{GRUB_CFG}"  # type: ignore[attr-defined]
+    assert next(row["resource"] for row in result["changes"]) == f"file:{GRUB_CFG}"  # type: ignore[attr-defined]

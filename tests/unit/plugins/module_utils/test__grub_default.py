@@ -96,13 +96,12 @@ def test_against_a_real_shell_on_generated_files(tmp_path: Path) -> None:
     path = tmp_path / "etc/default/grub"
     path.parent.mkdir(parents=True)
 
-    @hypothesis.settings(max_examples=400, deadline=None, database=None)
-    @hypothesis.given(script)
     def compare(text: str) -> None:
-        path.write_text(text, newline="")
+        path.write_text(text)
         assert our_values(tmp_path) == shell_values([str(DASH)], path), text
 
-    compare()
+    settings = hypothesis.settings(max_examples=300, deadline=None, database=None)
+    settings(hypothesis.given(script)(compare))()
 
 
 @pytest.mark.parametrize(
