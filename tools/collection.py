@@ -14,8 +14,15 @@ from commands import BUILD, ROOT, CommandError, run
 IMPORT = BUILD / "import"
 INSTALLED = BUILD / "collections"
 COLLECTION = INSTALLED / "ansible_collections" / "firsttouch" / "host"
+# A collection of the same name in the user's own ANSIBLE_HOME must not be taken for this one.
+ANSIBLE_HOME = BUILD / "ansible"
 # Nothing of this is for hosts or for users of the tarball.
 NOT_FOR_USERS = re.compile(r"(tests|molecule|runtime|build|bench|tools|Makefile|pyproject\.toml|\.[^/])")
+
+
+def ansible_env(collections: Path) -> dict[str, str]:
+    """The environment in which Ansible's programs see nothing but the collections below COLLECTIONS."""
+    return {"ANSIBLE_HOME": str(ANSIBLE_HOME), "ANSIBLE_COLLECTIONS_PATH": str(collections)}
 
 
 def link_checkout() -> None:
@@ -44,4 +51,4 @@ def install_tarball() -> None:
     tarball = build_tarball()
     shutil.rmtree(INSTALLED, ignore_errors=True)
     install = ("ansible-galaxy", "collection", "install", tarball, "-p", INSTALLED, "--offline", "--no-deps")
-    run(*install, env={"ANSIBLE_COLLECTIONS_PATH": str(INSTALLED)})
+    run(*install, env=ansible_env(INSTALLED))

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable
 
 import sanity_home
-from collection import COLLECTION, IMPORT, INSTALLED, install_tarball, link_checkout
+from collection import COLLECTION, IMPORT, INSTALLED, ansible_env, install_tarball, link_checkout
 from commands import BUILD, ROOT, CommandError, each, print_table, run, run_stages
 
 PLUGINS = "ansible_collections.firsttouch.host.plugins"
@@ -33,7 +33,7 @@ def lint() -> None:
     packages = [
         word for name in ("module_utils", "modules", "action") for word in ("-p", f"{PLUGINS}.{name}")
     ]
-    profile = ("--offline", "--strict", "--profile", "production")
+    profile = ("--offline", "--nocolor", "--strict", "--profile", "production")
     each(
         lambda: run("ruff", "check", "."),
         lambda: run("mypy", *packages, "-p", "testhost"),
@@ -43,7 +43,7 @@ def lint() -> None:
         lambda: run("mypy", *RELAXED, "tests/testinfra", "molecule"),
         lambda: run("yamllint", "--strict", "."),
         lambda: run("antsibull-changelog", "lint"),
-        lambda: run("ansible-lint", *profile, env={"ANSIBLE_COLLECTIONS_PATH": str(IMPORT)}),
+        lambda: run("ansible-lint", *profile, env=ansible_env(IMPORT)),
     )
 
 
@@ -55,7 +55,7 @@ def unit() -> None:
 def galaxy() -> None:
     """Install the tarball, and use what it brings by its full name, from outside the checkout."""
     install_tarball()
-    env = {"ANSIBLE_COLLECTIONS_PATH": str(INSTALLED)}
+    env = ansible_env(INSTALLED)
     modules = sorted(
         f"firsttouch.host.{path.stem}" for path in (COLLECTION / "plugins" / "modules").glob("*.py")
     )
@@ -82,12 +82,15 @@ def sanity() -> None:
     tree = BUILD / "sanity" / "ansible_collections" / "firsttouch" / "host"
     shutil.rmtree(BUILD / "sanity", ignore_errors=True)
     shutil.copytree(COLLECTION, tree)
-    shutil.copytree(ROOT / "tests" / "sanity", tree / "tests" / "sanity")
-    # Inside the checkout's git tree the copy would count as ignored, and every test be skipped.
+    if (ROOT / "tests" / "sanity").is_dir():
+        shutil.copytree(ROOT / "tests" / "sanity", tree / "tests" / "sanity")
+    # Inside the checkout's git tree the copy would count as ignored, and every test be skipped. In a tree of its
+    # own, what ansible-test writes there must not count.
+    (tree / ".gitignore").write_text("/tests/output/\n")
     run("git", "init", "--quiet", cwd=tree)
     run("git", "add", "--all", cwd=tree)
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
-    command = ("ansible-test", "sanity", "--venv", "--python", version, "--color", "no")
+    command = ("ansible-test", "sanity", "--python", version, "--color", "no")
     run(*command, cwd=tree, env={"HOME": str(sanity_home.prepared())})
 
 

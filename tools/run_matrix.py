@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Unit tests on each supported Python and ansible-core, as far as interpreters are found on this machine.
+
+Python 3.9 and 3.10 run modules on hosts, but no ansible-core; there only ansible.module_utils can be imported.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+import interpreters
+from collection import IMPORT, ansible_env, link_checkout
+from commands import ROOT, CommandError, Row, print_table
+
+# ansible-core -> the oldest Python of hosts, and of controllers.
+CORES = {"2.19": ("3.9", "3.11"), "2.20": ("3.9", "3.12"), "2.21": ("3.9", "3.12")}
+PYTHONS = ("3.9", "3.10", "3.11", "3.12", "3.13")
+REQUIREMENTS = ROOT / "tests" / "requirements-matrix.txt"
+VENVS = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "firsttouch" / "venvs"
+# The test host and the verifier run on the developer's own Python only.
+ELSEWHERE = ("tests/unit/testhost", "tests/unit/testinfra", "tests/unit/tools")
+CONTROLLER_ONLY = ("tests/unit/plugins/action",)
+KEPT_ON_HOSTS = ("__init__.py", "release.py", "module_utils")
+
+
+class Cell(NamedTuple):
+    """One run of the matrix."""
+
+    python: str
+    core: str
+    controller: bool
+
+    @property
+    def name(self) -> str:
+        """How the closing table calls it."""
+        return f"Python {self.python}, {'ansible-core' if self.controller else 'module_utils'} {self.core}"
+
+
+def version_key(version: str) -> tuple[int, ...]:
+    """A version as numbers, for comparison."""
+    return tuple(map(int, version.split(".")))
+
+
+def cells(python: str) -> list[Cell]:
+    """The runs of one interpreter."""
+    found = []
+    for core, (host, controller) in CORES.items():
+        on_controller = version_key(python) >= version_key(controller)
+        # A host's Python that no ansible-core of ours runs on; a newer one is tested with the whole of it.
+        on_host = version_key(python) >= version_key(host) and version_key(python) < version_key("3.11")
+        if on_controller or on_host:
+            found.append(Cell(python, core, on_controller))
+    return found
+
+
+def call(command: list[str | Path], env: Mapping[str, str] | None = None) -> str:
+    """Run COMMAND in the checkout and return what it prints. Raises CommandError with the end of its output."""
+    merged = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **(env or {})}
+    done = subprocess.run(
+        [str(word) for word in command],
+        cwd=ROOT,
+        env=merged,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        words = " ".join(map(str, command[:6]))
+        raise CommandError(f"{words} ...: status {done.returncode}\n{done.stdout[-8000:]}")
+    return done.stdout
+
+
+def environment(cell: Cell, interpreter: Path) -> Path:
+    """The Python of CELL's virtual environment, which is kept for as long as nothing that it is made of changes."""
+    identity = interpreters.identity(interpreter)
+    made_of = "\n".join([cell.name, identity, REQUIREMENTS.read_text(), *KEPT_ON_HOSTS])
+    family = f"python{cell.python}-core{cell.core}-"
+    folder = VENVS / (family + hashlib.sha256(made_of.encode()).hexdigest()[:12])
+    python, complete = folder / "bin" / "python", folder / "complete"
+    if complete.exists():
+        return python
+    for old in VENVS.glob(f"{family}*"):
+        shutil.rmtree(old)
+    call([interpreter, "-m", "venv", folder])
+    pip: list[str | Path] = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    core = f"ansible-core=={cell.core}.*"
+    if cell.controller:
+        call([*pip, "--requirement", REQUIREMENTS, core])
+    else:
+        call([*pip, "--requirement", REQUIREMENTS])
+        whole = folder / "whole"
+        call([*pip, "--no-deps", "--ignore-requires-python", "--target", whole, core])
+        (packages,) = folder.glob("lib/python*/site-packages")
+        (packages / "ansible").mkdir()
+        for name in KEPT_ON_HOSTS:
+            (whole / "ansible" / name).rename(packages / "ansible" / name)
+        shutil.rmtree(whole)
+    complete.touch()
+    return python
+
+
+def run_cell(cell: Cell, interpreter: Path) -> Row:
+    """Run the unit tests of CELL, and the syntax checks where it can control hosts."""
+    began = time.monotonic()
+    try:
+        python = environment(cell, interpreter)
+        skipped = ELSEWHERE if cell.controller else (*ELSEWHERE, *CONTROLLER_ONLY)
+        pytest: list[str | Path] = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+        out = call([*pytest, *(f"--ignore={path}" for path in skipped), "tests/unit"])
+        outcome = out.strip().splitlines()[-1].strip("= ")
+        if cell.controller:
+            playbooks = sorted(f"firsttouch.host.{path.stem}" for path in (ROOT / "playbooks").glob("*.yml"))
+            program = python.with_name("ansible-playbook")
+            call([program, "--syntax-check", "-i", "localhost,", *playbooks], ansible_env(IMPORT))
+            outcome += f"; syntax of {len(playbooks)} playbooks"
+    except CommandError as error:
+        summary = next(
+            (line for line in str(error).splitlines()[::-1] if " failed" in line or " error" in line), ""
+        )
+        outcome = f"FAILED: {summary.strip('= ') or 'see above'}"
+        print(f"\n{cell.name}: {error}", flush=True)
+    print(f"{cell.name}: {outcome}", flush=True)
+    return Row(cell.name, time.monotonic() - began, outcome)
+
+
+def main() -> int:
+    """Run the matrix, two runs at a time, and close with its table."""
+    link_checkout()
+    began = time.monotonic()
+    found = {version: interpreters.find(version) for version in PYTHONS}
+    for version, interpreter in found.items():
+        print(f"Python {version}: {interpreter or 'not found'}", flush=True)
+    print("Virtual environments are made once, below ~/.cache/firsttouch/venvs.\n", flush=True)
+    with ThreadPoolExecutor(max_workers=min(2, os.cpu_count() or 1)) as pool:
+        work = {
+            version: [pool.submit(run_cell, cell, interpreter) for cell in cells(version)]
+            for version, interpreter in found.items()
+            if interpreter is not None
+        }
+    rows: list[Row] = []
+    for version in PYTHONS:
+        runs = [future.result() for future in work.get(version, [])]
+        rows += runs or [Row(f"Python {version}", 0, "not run: no interpreter")]
+    print_table("matrix", rows)
+    print(f"{time.monotonic() - began:.0f} s by the clock", flush=True)
+    if not work:
+        print("No interpreter was found, so nothing was tested.", file=sys.stderr)
+        return 1
+    return int(any(row.failed for row in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
