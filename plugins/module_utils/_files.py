@@ -7,6 +7,7 @@ back byte for byte whatever its encoding was.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
@@ -215,7 +216,5 @@ def remove(path: str) -> bool:
 
 
 def _unlink_quietly(path: str) -> None:
-    try:
+    with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
-    except FileNotFoundError:
-        pass

@@ -127,7 +127,7 @@ def line_tokens(value: Value, ours: str | None = None) -> list[LineToken]:
 
 def overridden_by(grub: GrubDefault, wanted: list[str]) -> Step | None:
     """The assignment that took WANTED, or a part of it, off the normal line after all of it was there."""
-    current = {name: "" for name in NORMAL}
+    current = dict.fromkeys(NORMAL, "")
     had, culprit = False, None
     for step in grub.steps:
         if step.name not in current:

@@ -169,7 +169,7 @@ def test_undefined_values_are_refused(token: str, tmp_path: Path) -> None:
 
 def test_only_default_present(tmp_path: Path) -> None:
     expected = case_expected("grub-only-default-present")
-    before, _, after = before_and_after("grub-only-default-present", tmp_path)
+    _before, _, after = before_and_after("grub-only-default-present", tmp_path)
     line = normal_line(after)
     assert [token for token in line if token not in WANT] == expected.pop("effective_foreign_in_order")
     assert [line.count(token) for token in WANT] == [expected.pop("wanted_count_each")] * 3
