@@ -42,7 +42,7 @@ class Prediction:
 
     @property
     def hugetlb_bytes_by_node(self) -> dict[int, int]:
-        """Bytes of huge pages per node; a pool it spreads is taken as even, the first nodes first.
+        """Bytes of huge pages per node; a pool that it spreads counts as even, the first nodes first.
 
         Kernels from 6.8 on fill such a pool by several threads, so that nodes may differ by some pages.
         """
@@ -157,9 +157,13 @@ def _place(hugetlb: HugetlbParser, memory: Memory, facts: KernelFacts, warnings:
             warnings.append(Warn("hugetlb_cma", "hugetlb_cma_replaces_pool", text))
             pool.count, pool.by_node = 0, {}
         for node in [node for node in pool.nodes if facts.memory_nodes and node not in facts.memory_nodes]:
-            text = f"{pool.by_node[node]} pages of {size} are asked of node {node}, which has no memory"
-            warnings.append(Warn(f"hugepages={node}:{pool.by_node[node]}", "node_without_memory", text))
-            pool.by_node[node] = 0
+            pages = pool.by_node.pop(node)
+            text = f"{pages} pages of {size} are asked of node {node}, which has no memory"
+            # memblock_alloc_try_nid_raw falls back to any node; Linux 6.14 has memblock_alloc_exact_nid_raw.
+            if facts.version < (6, 14) and hugetlb.gigantic(pool):
+                pool.elsewhere += pages
+                text += ", so the kernel takes them from another node"
+            warnings.append(Warn(f"hugepages={node}:{pages}", "node_without_memory", text))
             pool.count = sum(pool.by_node.values())
         shown = facts.sizes_shown_kb
         if pool.total and shown and pool.size_kb not in shown:

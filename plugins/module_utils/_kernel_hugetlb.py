@@ -28,6 +28,8 @@ class Pool:
     # Pages of a gigantic size that kernels before 6.15 take while they still parse.
     taken: int = 0
     taken_by_node: dict[int, int] = field(default_factory=dict)
+    # Pages of a node without memory that the kernel takes from another node.
+    elsewhere: int = 0
 
     @property
     def nodes(self) -> dict[int, int]:
@@ -37,7 +39,7 @@ class Pool:
     @property
     def total(self) -> int:
         """Pages the kernel tries to get. With any count per node it fills those and ignores the sum."""
-        return sum(self.nodes.values()) if self.nodes else self.count
+        return (sum(self.nodes.values()) if self.nodes else self.count) + self.elsewhere
 
 
 class HugetlbParser:
@@ -212,13 +214,13 @@ class HugetlbParser:
         self.warn(token, reason, f"{token.text}: {why}, so the kernel drops the whole parameter")
         return False
 
-    def _gigantic(self, pool: Pool) -> bool:
+    def gigantic(self, pool: Pool) -> bool:
         """Larger than the page allocator's largest block: 2**10 base pages (arm64 with 64K: 2**13)."""
         return pool.size_kb > self.facts.page_kb << (13 if self.facts.page_kb == 64 else 10)
 
     def _take(self, pool: Pool) -> None:
         """Before Linux 6.15 gigantic pages are taken at the argument that counts them, once per argument."""
-        if self.facts.version >= (6, 15) or not self._gigantic(pool):
+        if self.facts.version >= (6, 15) or not self.gigantic(pool):
             return
         if not pool.nodes:
             pool.taken += pool.count

@@ -81,7 +81,8 @@ def _pools(prediction: Prediction, doc: dict[str, Any], answer: dict[str, Any]) 
         if ours["total"] != real["total"]:
             found.append(f"pool {size}: predicted {ours['total']}, the kernel has {real['total']}")
         for node, pages in real["nodes"].items():
-            wanted = ours["nodes"].get(node, 0) if ours["nodes"] else None
+            placed = sum(ours["nodes"].values()) == ours["total"]
+            wanted = ours["nodes"].get(node, 0) if ours["nodes"] and placed else None
             if wanted is not None and wanted != pages:
                 found.append(f"pool {size} node {node}: predicted {wanted}, the kernel has {pages}")
     missing = sorted(

@@ -29,12 +29,21 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize("release,row", pairs, ids=[f"{release}-{row['name']}" for release, row in pairs])
 
 
+def booted(line: str, topology: str, release: str) -> dict[str, Any]:
+    """The answer to LINE. No line here keeps a kernel from booting, but emulation now and then does."""
+    from testhost.ask import ask
+
+    for _ in range(3):
+        answer: dict[str, Any] = ask(line, topology, release)
+        if answer["outcome"] == "booted":
+            break
+    return answer
+
+
 @functools.cache
 def guest_facts(topology: str, release: str) -> KernelFacts:
     """The facts of a guest that was given no arguments; asked once."""
-    from testhost.ask import ask
-
-    return facts_of(ask("", topology, release))
+    return facts_of(booted("", topology, release))
 
 
 def test_the_table_is_large_enough() -> None:
@@ -44,10 +53,8 @@ def test_the_table_is_large_enough() -> None:
 
 
 def test_kernel_agrees(release: str, row: dict[str, Any]) -> None:
-    from testhost.ask import ask
-
     prediction = predict(row["cmdline"], guest_facts(row["topology"], release))
-    answer = ask(row["cmdline"], row["topology"], release)
+    answer = booted(row["cmdline"], row["topology"], release)
     found = differences(prediction, answer)
     complaints = answer.get("complaints")
     assert not found, "\n".join([row["cmdline"], *found, f"complaints: {complaints}"])

@@ -134,6 +134,15 @@ def test_a_node_without_memory_gets_nothing() -> None:
     assert reasons("hugepages=1:16,3:0", known) == []
 
 
+def test_a_gigantic_page_of_a_node_without_memory_comes_from_another_before_6_14() -> None:
+    line, nodes = "hugepagesz=1G hugepages=1:2,3:1", (0, 1, 3)
+    early = predict(line, facts(nodes=nodes, memory_nodes=(0, 1))).as_dict()
+    assert early["pools"]["1048576kB"] == {"total": 3, "nodes": {"1": 2}}
+    assert early["memory"]["hugetlb_bytes"] == 3 << 30
+    late = predict(line, facts(version=(6, 14), nodes=nodes, memory_nodes=(0, 1))).as_dict()
+    assert late["pools"]["1048576kB"] == {"total": 2, "nodes": {"1": 2}}
+
+
 def test_node_format_is_read_as_a_number_before_5_16() -> None:
     known = old(5, 15)
     assert pools("hugepages=0:40,1:40", known) == {}
