@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from . import _plan_cpus
-from ._cmdline import make
 from ._cpulist import format_list, parse
 from ._intent import SECTIONS, page_size_kb
 from ._plan_facts import Facts
@@ -15,6 +14,7 @@ from ._topology import Topology
 
 SCHEMA = 1
 COLLECTION = "0.1.0"
+_KEYS = ("default_hugepagesz", "hugepagesz", "hugepages", "isolcpus", "nohz_full", "rcu_nocbs", "irqaffinity")
 # Figures that differ from boot to boot, and marks that depend on what is asked now.
 _VOLATILE = ("host", "memory_bytes", "budget", "predicted_bytes", "orphaned")
 
@@ -44,7 +44,8 @@ def compose(document: Mapping[str, Any]) -> dict[str, Any]:
     owned = {name: row for name, row in owned.items() if any(row.values())}
     tokens = [token for name in SECTIONS for token in (sections.get(name) or {}).get("tokens") or ()]
     owned_tokens = [token for row in owned.values() for token in row["tokens"]]
-    keys = list(dict.fromkeys(make(token).key for token in (*tokens, *owned_tokens)))
+    there = {token.partition("=")[0] for token in (*tokens, *owned_tokens)}
+    keys = [*(key for key in _KEYS if key in there), *sorted(there - set(_KEYS))]
     sysctls = {
         key: value for name in SECTIONS for key, value in ((sections.get(name) or {}).get("sysctls") or {}).items()
     }

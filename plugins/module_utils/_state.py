@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import _files
-from ._intent import SECTIONS
+from ._intent import SECTIONS, variables
 from ._plan_document import SCHEMA, compose, significant
 from ._sysctl import normalize
 from ._tree import Tree
@@ -26,13 +26,26 @@ PLAN = "/etc/firsttouch/plan.json"
 BEFORE = "/var/lib/firsttouch/before.json"
 _DROPIN = "/etc/sysctl.d/zz-firsttouch.conf"
 _UNIT_DIR = "/etc/systemd/system"
-_BOOT_FILES = ("/proc/cmdline", "/etc/default/grub", "/etc/kernel/cmdline", "/boot/grub/grub.cfg", "/boot/grub2/grub.cfg",
-               "/boot/grub2/grubenv", "/boot/grub/grubenv", "/etc/kernel/cmdline.d")  # fmt: skip
+_BOOT_FILES = (
+    "/etc/default/grub", "/etc/kernel/cmdline", "/boot/grub/grub.cfg", "/boot/grub/grubenv", "/boot/grub2/grub.cfg",
+    "/boot/grub2/grubenv",
+)  # fmt: skip
 _BOOT_DIRS = ("/etc/default/grub.d", "/boot/loader/entries", "/boot/efi/loader/entries", "/efi/loader/entries")
 
 
+# What merging and planning rely on; everything else in the documents is only passed on.
+_SHAPES: dict[str, dict[str, type]] = {
+    PLAN: {"intent": dict, "topology": dict, "sections": dict, "owned": dict, "boot": dict, "sysctls": dict},
+    BEFORE: {"sysctl": dict, "pools": dict},
+}
+_SECTION_SHAPE: dict[str, type] = {
+    "state": str, "variables": list, "tokens": list, "units": dict, "sysctls": dict, "mounts": list, "pools": list,
+    "budget": dict, "by_variable": dict,
+}  # fmt: skip
+
+
 class StateError(ValueError):
-    """The record cannot be used; `reason` is a code: record_unreadable or record_newer."""
+    """A document cannot be used; `reason` is a code: record_unreadable, record_newer or bad_plan."""
 
     def __init__(self, reason: str, text: str) -> None:
         super().__init__(text)
@@ -61,12 +74,34 @@ def _read(root: str, path: str) -> dict[str, Any] | None:
     except ValueError as exc:
         raise StateError("record_unreadable", f"{path} is no JSON ({exc}); restore it, or remove it") from None
     schema = document.get("schema") if isinstance(document, dict) else None
-    if not isinstance(schema, int) or isinstance(schema, bool) or schema < 1:
-        raise StateError("record_unreadable", f"{path} has no schema number; restore it, or remove it")
-    if schema > SCHEMA:
-        text = f"{path} has schema {schema}, this collection knows {SCHEMA}: use the newer collection that wrote it"
+    if isinstance(schema, int) and schema > SCHEMA:
+        text = f"{path} has schema {schema}, this collection knows {SCHEMA}: use the newer one that wrote it"
         raise StateError("record_newer", text)
+    wrong = _wrong_part(document, _SHAPES[path])
+    if wrong is not None:
+        text = f"{path} is not what this collection writes ({wrong}); restore it, or remove it"
+        raise StateError("record_unreadable", text)
     return dict(document)
+
+
+def _wrong_part(document: Any, shape: Mapping[str, type]) -> str | None:
+    """The first part of DOCUMENT that is not of its SHAPE; None when all are."""
+    if not isinstance(document, Mapping) or document.get("schema") != SCHEMA or document["schema"] is True:
+        return "no schema number"
+    for name, kind in shape.items():
+        if not isinstance(document.get(name), kind):
+            return name
+    for name in SECTIONS if "sections" in shape else ():
+        section = document["sections"].get(name)
+        if section is not None and not isinstance(section, Mapping):
+            return f"section {name}"
+        for key, kind in _SECTION_SHAPE.items() if section else ():
+            if key in section and not isinstance(section[key], kind):
+                return f"{key} of section {name}"
+        owned = document.get("owned", {}).get(name, {})
+        if not isinstance(owned, Mapping) or not all(isinstance(row, list) for row in owned.values()):
+            return f"owned of section {name}"
+    return None
 
 
 def dump(document: Mapping[str, Any]) -> str:
@@ -74,7 +109,9 @@ def dump(document: Mapping[str, Any]) -> str:
     return json.dumps(document, indent=1, ensure_ascii=True) + "\n"
 
 
-def merge(recorded: Mapping[str, Any] | None, plan: Mapping[str, Any], sections: Iterable[str], root: str) -> Any:
+def merge(
+    recorded: Mapping[str, Any] | None, plan: Mapping[str, Any], sections: Iterable[str], root: str
+) -> Any:
     """RECORDED with SECTIONS of PLAN in the place of its own; None when there is nothing to record.
 
     Owned tokens and units that are in no plan any more and are gone from the host are dropped on the way.
@@ -86,22 +123,35 @@ def merge(recorded: Mapping[str, Any] | None, plan: Mapping[str, Any], sections:
         return None
     if not chosen:
         return recorded
-    document = {key: plan[key] for key in ("schema", "collection", "host", "intent", "topology")}
+    document = {key: plan.get(key) for key in ("schema", "collection", "host", "topology")}
+    wishes: Mapping[str, Any] = (recorded or {}).get("intent") or {}
+    document["intent"] = {
+        name: given[name]
+        for section in SECTIONS
+        for given in (plan["intent"] if section in chosen else wishes,)
+        for name in variables(section)
+        if name in given
+    }
+    document["sections"] = merged
     owned = (recorded or {}).get("owned") or {}
-    candidate = compose({**document, "sections": merged, "owned": owned})
+    candidate = compose({**document, "owned": owned})
     if recorded and significant(candidate) == significant(recorded):
         return recorded
-    return compose({**document, "sections": merged, "owned": _still_there(owned, root)})
+    return compose({**document, "owned": _still_there(owned, root)})
 
 
 def _still_there(owned: Mapping[str, Any], root: str) -> dict[str, Any]:
+    """OWNED without what the host does not have any more; where that cannot be told, nothing is dropped."""
     tree = Tree(root)
     paths = [*_BOOT_FILES, *(f"{base}/{name}" for base in _BOOT_DIRS for name in tree.names(base))]
-    text = "\n".join(tree.text(path) or "" for path in paths)
+    texts = [text for text in map(tree.text, paths) if text is not None]
+    everything = "\n".join([*texts, tree.text("/proc/cmdline") or ""])
     dropin = tree.text(_DROPIN) or ""
+    if tree.trouble:
+        return dict(owned)
     return {
         name: {
-            "tokens": [token for token in row.get("tokens") or () if token in text],
+            "tokens": [token for token in row.get("tokens") or () if not texts or token in everything],
             "units": [unit for unit in row.get("units") or () if _exists(root, f"{_UNIT_DIR}/{unit}")],
             "sysctls": [key for key in row.get("sysctls") or () if key in dropin or normalize(key) in dropin],
         }
@@ -117,7 +167,10 @@ def _exists(root: str, path: str) -> bool:
 
 
 def first_found(before: Mapping[str, Any] | None, plan: Mapping[str, Any], root: str) -> dict[str, Any]:
-    """BEFORE with the live value of everything that PLAN is about to change and that it does not hold yet."""
+    """BEFORE with the live value of everything that PLAN is about to change and that it does not hold yet.
+
+    Values of sysctls that are not ours any more go: if they become ours again, what they have then counts.
+    """
     tree = Tree(root)
     found: dict[str, Any] = {"schema": SCHEMA, "sysctl": {}, "pools": {}, "cmdline": None, **(before or {})}
     ours = tree.text(_DROPIN) or ""
@@ -127,7 +180,8 @@ def first_found(before: Mapping[str, Any] | None, plan: Mapping[str, Any], root:
         # A live value that our own file has set already is not what was first found.
         if key not in sysctl and value is not None and normalize(key) not in ours and key not in ours:
             sysctl[key] = " ".join(value.split())
-    found["sysctl"] = sysctl
+    ours_still = {*(plan.get("sysctls") or {}), *(key for row in plan["owned"].values() for key in row["sysctls"])}
+    found["sysctl"] = {key: value for key, value in sysctl.items() if key in ours_still}
     if found["cmdline"] is None and (plan.get("boot") or {}).get("tokens"):
         found["cmdline"] = tree.text("/proc/cmdline")
     pools = dict(found["pools"])
@@ -193,6 +247,9 @@ def recording(root: str, plan: Mapping[str, Any], sections: Iterable[str], found
 
     Raises StateError, and OSError where a file cannot be read.
     """
+    wrong = _wrong_part(plan, _SHAPES[PLAN])
+    if wrong is not None:
+        raise StateError("bad_plan", f"plan is no result of host_plan: {wrong}")
     chosen = list(sections)
     recorded, before = read_plan(root), read_before(root)
     merged = merge(recorded, plan, chosen, root)
