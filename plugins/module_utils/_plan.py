@@ -75,7 +75,9 @@ def make_plan(
         "collection": COLLECTION,
         "host": {"kernel": facts.topology.kernel_release, "arch": facts.topology.arch},
         "intent": _merged_intent(intent, record, chosen, revert),
-        "topology": settle(topology_summary(facts.topology, planned.get("cpu_isolation")), record.get("topology")),
+        "topology": settle(
+            topology_summary(facts.topology, planned.get("cpu_isolation")), record.get("topology")
+        ),
         "sections": planned,
         "owned": dict(record.get("owned") or {}),
     }

@@ -40,7 +40,9 @@ def plan_isolation(intent: Mapping[str, Any], facts: Facts, judge: Judge) -> dic
     else:
         tokens += [f"nohz_full={text}", f"rcu_nocbs={text}"]
     tokens.append(f"irqaffinity={format_list(housekeeping)}")
-    by_node = {str(node.id): format_list(node.cpus & isolated) for node in topology.nodes if node.cpus & isolated}
+    by_node = {
+        str(node.id): format_list(node.cpus & isolated) for node in topology.nodes if node.cpus & isolated
+    }
     return {
         "isolated": text,
         "housekeeping": format_list(housekeeping),

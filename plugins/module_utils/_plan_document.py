@@ -47,7 +47,9 @@ def compose(document: Mapping[str, Any]) -> dict[str, Any]:
     there = {token.partition("=")[0] for token in (*tokens, *owned_tokens)}
     keys = [*(key for key in _KEYS if key in there), *sorted(there - set(_KEYS))]
     sysctls = {
-        key: value for name in SECTIONS for key, value in ((sections.get(name) or {}).get("sysctls") or {}).items()
+        key: value
+        for name in SECTIONS
+        for key, value in ((sections.get(name) or {}).get("sysctls") or {}).items()
     }
     return {
         **document,

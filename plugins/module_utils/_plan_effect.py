@@ -17,10 +17,9 @@ from ._kernel_args import Prediction, predict
 from ._kernel_hugetlb import KEYS as HUGETLB_KEYS
 from ._kernel_isolation import KEYS as ISOLATION_KEYS
 from ._plan_facts import Facts, Kernel
-from ._plan_fit import count
+from ._plan_fit import count, mib
 
 _CODE = "dropped_by_kernel"
-_MIB = 1 << 20
 
 
 def check_effect(
@@ -62,7 +61,9 @@ def _check_pools(pages: Mapping[str, Any], found: Prediction, kernel: Kernel, ju
         total = pool.total if pool else 0
         if total == row["total"] and (not many or not total or pool is None or dict(pool.nodes) == nodes):
             continue
-        texts = [warn.text for warn in found.warnings if warn.token in pages["tokens"] or "hugetlb" in warn.token]
+        texts = [
+            warn.text for warn in found.warnings if warn.token in pages["tokens"] or "hugetlb" in warn.token
+        ]
         why = "; ".join(texts) or f"it would reserve {total} of them"
         text = (
             f"{count(row['total'], row['size'])}: kernel {kernel.release} would not take the boot "
@@ -86,12 +87,16 @@ def _check_isolation(cpus: Mapping[str, Any], found: Prediction, kernel: Kernel,
         if key in asked and got != want:
             texts = [warn.text for warn in found.warnings if warn.token in cpus["tokens"]]
             why = "; ".join(texts) or f"it would take CPUs {format_list(got) or 'none'}"
-            text = f"kernel {kernel.release} would not take {asked[key]} beside the arguments of others: {why}"
+            text = (
+                f"kernel {kernel.release} would not take {asked[key]} beside the arguments of others: {why}"
+            )
             judge.refuse(_CODE, "isolated_cpus", text, kernel=kernel.release, token=asked[key])
             return
 
 
-def _check_memory(pages: Mapping[str, Any], found: Prediction, floors: Mapping[int, int], judge: Judge) -> None:
+def _check_memory(
+    pages: Mapping[str, Any], found: Prediction, floors: Mapping[int, int], judge: Judge
+) -> None:
     """The same comparison that kernel_cmdline makes of the line that will boot, for the host as a whole."""
     memory, total = found.memory, found.facts.memory_bytes
     if total is None or memory.mem_limit is None:
@@ -101,9 +106,9 @@ def _check_memory(pages: Mapping[str, Any], found: Prediction, floors: Mapping[i
     floor = sum(floors.values())
     if found.hugetlb_bytes + other + floor > total:
         text = (
-            f"all pages are {found.hugetlb_bytes // _MIB} MiB, the running command line sets {other // _MIB} MiB aside, "
-            f"and {floor // _MIB} MiB stay free (firsttouch_reserve_floor_bytes): more than the {total // _MIB} MiB that "
-            "mem= leaves; ask for fewer pages or remove mem="
+            f"all pages are {mib(found.hugetlb_bytes)}, the running command line sets {mib(other)} aside, and "
+            f"{mib(floor)} stay free (firsttouch_reserve_floor_bytes): more than the {mib(total)} that mem= leaves; "
+            "ask for fewer pages or remove mem="
         )
         details = {"asked": found.hugetlb_bytes + other, "available": max(total - floor, 0)}
         judge.refuse("memory_guard", "hugepages", text, **details)

@@ -128,7 +128,9 @@ def parse_spans(text: str) -> dict[int, tuple[Span, ...]]:
         values = {name: int(number) for name, number in _FIELD.findall(body)}
         if values.get("present") and {"spanned", "start_pfn"} <= values.keys():
             start = values["start_pfn"]
-            found.setdefault(int(head[1]), []).append(Span(start, start + values["spanned"], values["present"]))
+            found.setdefault(int(head[1]), []).append(
+                Span(start, start + values["spanned"], values["present"])
+            )
     return {node: tuple(sorted(spans, key=lambda span: span.start)) for node, spans in found.items()}
 
 
@@ -150,7 +152,9 @@ def _windows(tree: Tree, topology: Topology) -> dict[int, dict[int, int]]:
     sizes = {size for size in topology.hugepage_sizes_kb if size >= SLOT_SIZE_KB} | {_GIB_KB}
     found = {size: aligned_slots(tree, size * 1024, topology.page_size_bytes) for size in sizes}
     return {
-        size: {node: row.total for node, row in slots.items()} for size, slots in found.items() if slots is not None
+        size: {node: row.total for node, row in slots.items()}
+        for size, slots in found.items()
+        if slots is not None
     }
 
 
@@ -243,4 +247,3 @@ def _mounts(tree: Tree) -> dict[str, str]:
     text = tree.text("/proc/self/mounts") or tree.text("/proc/mounts") or ""
     rows = (line.split() for line in text.splitlines())
     return {re.sub(r"\\(\d{3})", lambda m: chr(int(m[1], 8)), row[1]): row[2] for row in rows if len(row) > 2}
-

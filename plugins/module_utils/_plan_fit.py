@@ -16,6 +16,7 @@ _MIB = 1 << 20
 _FLOOR_LEAST = 384 * _MIB
 _FLOOR_SHARE = 20
 _STRUCT_PAGE = 64
+_X86 = ("x86_64", "i686")
 _CPU_FLAG = {2048: "pse", 1 << 20: "pdpe1gb"}
 
 
@@ -37,12 +38,18 @@ def check_sizes(pools: Pools, facts: Facts, judge: Judge) -> None:
     """Refuse sizes that kernel or CPU lack, and say which of the two."""
     for size_kb in pools:
         if not facts.sizes_known:
-            judge.note("page_size_unproven", _VARIABLE, f"nothing shows that this host has pages of {format_size(size_kb)}")
+            judge.note(
+                "page_size_unproven",
+                _VARIABLE,
+                f"nothing shows that this host has pages of {format_size(size_kb)}",
+            )
         unsupported = size_problem(size_kb, facts)
         if unsupported:
             cause, text = unsupported
             size = format_size(size_kb)
-            judge.refuse("page_size_unsupported", _VARIABLE, f"pages of {size}: {text}", size=size, cause=cause)
+            judge.refuse(
+                "page_size_unsupported", _VARIABLE, f"pages of {size}: {text}", size=size, cause=cause
+            )
 
 
 def size_problem(size_kb: int, facts: Facts) -> tuple[str, str] | None:
@@ -54,7 +61,9 @@ def size_problem(size_kb: int, facts: Facts) -> tuple[str, str] | None:
     if flag and flag not in (facts.cpu_flags or ()):
         return "cpu_flag_missing", f"the CPU lacks the flag {flag}"
     if not facts.sizes_known:
-        known = facts.kernels[0].facts.huge_sizes_kb if facts.kernels and facts.topology.arch == "x86_64" else ()
+        known = (
+            facts.kernels[0].facts.huge_sizes_kb if facts.kernels and facts.topology.arch == "x86_64" else ()
+        )
         if known and size_kb not in known:
             return "not_of_architecture", f"{facts.topology.arch} has {', '.join(map(format_size, known))}"
         return None
@@ -83,7 +92,9 @@ def check_fit(
         pages = sum(counts.get(number, 0) * size_kb * 1024 for size_kb, counts in pools.items())
         if node.memory_bytes is None:
             if pages:
-                judge.note("memory_unknown", _VARIABLE, f"the memory of node {number} is not known: not checked")
+                judge.note(
+                    "memory_unknown", _VARIABLE, f"the memory of node {number} is not known: not checked"
+                )
             continue
         foreign = others.get(number, 0)
         left = node.memory_bytes - foreign - pages - floor[number]
@@ -106,7 +117,9 @@ def foreign_pages(topology: Topology, ours_kb: Iterable[int]) -> dict[int, int]:
     found = {}
     for node in topology.nodes:
         rows = [(int(name[:-2]), row) for name, row in node.pools.items() if name not in ours]
-        found[node.id] = sum(size * 1024 * max(row.get("total", 0) - row.get("surplus", 0), 0) for size, row in rows)
+        found[node.id] = sum(
+            size * 1024 * max(row.get("total", 0) - row.get("surplus", 0), 0) for size, row in rows
+        )
     return found
 
 
@@ -115,10 +128,10 @@ def _refuse_node(number: int, row: Mapping[str, int], pools: Pools, judge: Judge
     wants = " and ".join(
         count(counts[number], format_size(size_kb)) for size_kb, counts in pools.items() if counts.get(number)
     )
-    taken = f", {_mib(row['foreign_bytes'])} are in huge pages of other sizes" if row["foreign_bytes"] else ""
+    taken = f", {mib(row['foreign_bytes'])} are in huge pages of other sizes" if row["foreign_bytes"] else ""
     text = (
-        f"node {number}: {wants} are {_mib(row['pages_bytes'])}, the node has {_mib(row['memory_bytes'])}{taken} "
-        f"and {_mib(row['floor_bytes'])} stay free (firsttouch_reserve_floor_bytes), so at most {_mib(room)} fit; "
+        f"node {number}: {wants} are {mib(row['pages_bytes'])}, the node has {mib(row['memory_bytes'])}{taken} "
+        f"and {mib(row['floor_bytes'])} stay free (firsttouch_reserve_floor_bytes), so at most {mib(room)} fit; "
         "ask for fewer pages"
     )
     details = {"node": number, "asked": row["pages_bytes"], "available": room, **row}
@@ -130,7 +143,8 @@ def count(pages: int, size: str) -> str:
     return f"{pages} page{'' if pages == 1 else 's'} of {size}"
 
 
-def _mib(number: int) -> str:
+def mib(number: int) -> str:
+    """A number of bytes in whole MiB, for messages."""
     return f"{number // _MIB} MiB"
 
 
@@ -145,7 +159,7 @@ def _check_slots(number: int, pools: Pools, facts: Facts, judge: Judge) -> None:
             size = format_size(size_kb)
             text = (
                 f"node {number}: {count(asked, size)} need as many aligned free slots and one to spare, because "
-                f"the kernel may land in any at boot; the node has {slots} ({how}), so at most {room} fit; ask for fewer"
+                f"the kernel may land in any at boot; the node has {slots} ({how}), so at most {room} fit"
             )
             details = {"node": number, "size": size, "asked": asked, "available": room, "slots": slots}
             judge.refuse("no_aligned_slots", _VARIABLE, text, **details)
@@ -165,11 +179,14 @@ def usable_slots(number: int, size_kb: int, facts: Facts) -> tuple[int, str]:
     spans = _joined(facts.spans.get(number, ()))
     known = facts.windows.get(size_kb, {}).get(number)
     if known is None and not spans:
-        return max(memory // (size_kb * 1024) - 1, 0), "estimated from its memory: its physical ranges are not known"
+        estimate = max(memory // (size_kb * 1024) - 1, 0)
+        return estimate, "estimated from its memory: its physical ranges are not known"
     total = known if known is not None else sum(_whole(span, slot) for span in spans)
     map_pages = 2 * sum(span.present for span in spans) * _STRUCT_PAGE // page
     if not spans or spans[-1].end % slot < map_pages:
         total -= 1
+    if known is not None and spans and spans[0].start < slot and facts.topology.arch not in _X86:
+        total -= 1  # x86 has a hole below 1 MiB there, so it was not counted
     for start, end in facts.crash:
         if any(span.start * page <= start < span.end * page for span in spans):
             total -= (end - 1) // (size_kb * 1024) - start // (size_kb * 1024) + 1
@@ -196,6 +213,7 @@ def _joined(spans: tuple[Span, ...]) -> list[Span]:
             continue
         if joined and joined[-1].end == span.start:
             before = joined.pop()
-            span = Span(before.start, span.end, before.present + span.present)
-        joined.append(span)
+            joined.append(Span(before.start, span.end, before.present + span.present))
+        else:
+            joined.append(span)
     return joined

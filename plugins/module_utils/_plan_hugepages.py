@@ -115,7 +115,9 @@ def _split(request: Request, topology: Topology, judge: Judge) -> dict[int, int]
     else:
         nodes = request.nodes if request.nodes is not None else memory_nodes(topology)
         if not nodes:
-            judge.refuse("node_without_memory", VARIABLE, "no node of this host is known to have memory", size=size)
+            judge.refuse(
+                "node_without_memory", VARIABLE, "no node of this host is known to have memory", size=size
+            )
             return {}
         wanted = even_split(request.count, nodes)
     for node, count in wanted.items():
@@ -144,7 +146,9 @@ def _check_node(number: int, count: int, size: str, topology: Topology, judge: J
         text = f"{asked}, which has 0 kB of memory; nodes with memory: {usable}"
         judge.refuse("node_without_memory", VARIABLE, text, **details)
     elif node.normal_memory is False:
-        text = f"{asked}, whose memory is not normal memory (a device's or movable only); usable nodes: {usable}"
+        text = (
+            f"{asked}, whose memory is not normal memory (a device's or movable only); usable nodes: {usable}"
+        )
         judge.refuse("not_normal_memory", VARIABLE, text, **details)
 
 
@@ -187,14 +191,18 @@ def _means(method: str, pools: Mapping[int, Mapping[int, int]], facts: Facts, ju
 
 
 def _report_lacking(method: str, lacking: Iterable[Any], judge: Judge) -> None:
-    reasons = "; ".join(f"{kernel.release}: {kernel.why}" for kernel in lacking) or "no installed kernel was found"
+    reasons = (
+        "; ".join(f"{kernel.release}: {kernel.why}" for kernel in lacking) or "no installed kernel was found"
+    )
     text = f"page counts per node on the kernel command line need Linux 5.16 on every installed kernel ({reasons})"
     if method == "cmdline":
         remedy = "use auto or unit, or remove the old kernels"
         details = {"kernels": [kernel.release for kernel in lacking]}
         judge.refuse("node_format_unsupported", "hugepages_method", f"{text}; {remedy}", **details)
     else:
-        judge.note("node_format_unsupported", "hugepages_method", f"{text}; an early unit reserves the pages instead")
+        judge.note(
+            "node_format_unsupported", "hugepages_method", f"{text}; an early unit reserves the pages instead"
+        )
 
 
 def _given(nodes: Mapping[int, int]) -> dict[int, int]:
@@ -225,7 +233,9 @@ def _size_tokens(sizes: Iterable[int], natural: int | None) -> list[str]:
     """
     ordered = list(sizes)
     tokens = [] if ordered[0] == natural else [f"default_hugepagesz={format_size(ordered[0])}"]
-    return tokens + [f"hugepagesz={format_size(size)}" for size in ordered if size not in (natural, ordered[0])]
+    return tokens + [
+        f"hugepagesz={format_size(size)}" for size in ordered if size not in (natural, ordered[0])
+    ]
 
 
 def size_only_tokens(sizes: Iterable[int]) -> list[str]:

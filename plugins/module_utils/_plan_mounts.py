@@ -19,7 +19,34 @@ _NAME = re.compile(r"[a-z_][a-z0-9_-]{0,30}\$?")
 _MODE = re.compile(r"0?[0-7]{3,4}")
 # Mounting over one of these hides what the host needs to run.
 _SYSTEM = frozenset(
-    ["/", "/bin", "/boot", "/dev", "/dev/mqueue", "/dev/pts", "/dev/shm", "/etc", "/home", "/lib", "/lib64", "/media", "/mnt", "/opt", "/proc", "/root", "/run", "/sbin", "/srv", "/sys", "/tmp", "/usr", "/var", "/var/lib", "/var/log", "/var/tmp"]
+    [
+        "/",
+        "/bin",
+        "/boot",
+        "/dev",
+        "/dev/mqueue",
+        "/dev/pts",
+        "/dev/shm",
+        "/etc",
+        "/home",
+        "/lib",
+        "/lib64",
+        "/media",
+        "/mnt",
+        "/opt",
+        "/proc",
+        "/root",
+        "/run",
+        "/sbin",
+        "/srv",
+        "/sys",
+        "/tmp",
+        "/usr",
+        "/var",
+        "/var/lib",
+        "/var/log",
+        "/var/tmp",
+    ]
 )
 _NO_PLACE = ("/proc/", "/sys/", "/boot/", "/etc/", "/usr/", "/dev/pts/", "/dev/shm/")
 

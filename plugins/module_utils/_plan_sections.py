@@ -53,7 +53,9 @@ def hugepages(job: Job) -> dict[str, Any]:
     units.update(mount_units)
     names += mounted
     known = {row["size"] for row in pools.get("pools") or ()}
-    sizes_only = sorted({row["page_size"] for row in mounts} - known) if pools.get("method") == "cmdline" else []
+    sizes_only = (
+        sorted({row["page_size"] for row in mounts} - known) if pools.get("method") == "cmdline" else []
+    )
     tokens = list(pools.get("tokens") or ())
     for size in sizes_only:
         tokens += [f"hugepagesz={size}", "hugepages=0"]
@@ -101,7 +103,13 @@ def vm_sysctls(job: Job) -> dict[str, Any]:
         factor = str(extra["scale_factor"]) if extra else ""
         parts["extra_free_bytes"] = {_plan_sysctls.SCALE_FACTOR: factor}
     sysctls = {key: value for values in parts.values() for key, value in values.items()}
-    return {"variables": sorted(parts), "sysctls": sysctls, "extra_free": extra, "by_variable": parts, "tokens": []}
+    return {
+        "variables": sorted(parts),
+        "sysctls": sysctls,
+        "extra_free": extra,
+        "by_variable": parts,
+        "tokens": [],
+    }
 
 
 def cpu_isolation(job: Job) -> dict[str, Any]:
@@ -125,7 +133,9 @@ def cpu_isolation(job: Job) -> dict[str, Any]:
     elif irqbalance is False:
         irqbalance = "off"  # YAML 1.1 reads an unquoted off as false
     if irqbalance not in _irqbalance.MODES:
-        job.judge.refuse("bad_value", "irqbalance", f"{irqbalance!r} is not one of {', '.join(_irqbalance.MODES)}")
+        job.judge.refuse(
+            "bad_value", "irqbalance", f"{irqbalance!r} is not one of {', '.join(_irqbalance.MODES)}"
+        )
     empty: dict[str, Any] = {"isolated": "", "housekeeping": "", "isolated_by_node": {}, "tokens": []}
     return {"variables": names, **empty, **body, "irqbalance": irqbalance}
 

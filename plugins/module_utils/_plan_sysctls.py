@@ -159,7 +159,9 @@ def _factor(
 ) -> _watermark.WatermarkPlan:
     page = facts.topology.page_size_bytes or 4096
     pages = {int(node): row["pages_bytes"] for node, row in budget.items()}
-    most = min((_watermark.max_factor_for(kernel.version or (0, 0)) for kernel in facts.kernels), default=1000)
+    most = min(
+        (_watermark.max_factor_for(kernel.version or (0, 0)) for kernel in facts.kernels), default=1000
+    )
     # A small margin: some pages less at the next boot must not make the factor too small.
     return _watermark.scale_factor_for(
         asked + asked // 500,

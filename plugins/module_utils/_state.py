@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The record on the host: /etc/firsttouch/plan.json, what is ours; /var/lib/firsttouch/before.json, what was first found.
+"""The record on the host.
 
-Both are written before anything else is: `owned` then holds old and new tokens and units, and a value is saved
-before it is overwritten. A run that is killed at any moment leaves a record with which the next run, or a
-revert, finds everything.
+/etc/firsttouch/plan.json says what is ours, /var/lib/firsttouch/before.json what was first found. Both are
+written before anything else is: `owned` then holds old and new tokens and units, and a value is saved before it
+is overwritten. A run that is killed at any moment leaves a record with which the next run, or a revert, finds
+everything.
 """
 
 from __future__ import annotations
@@ -30,7 +31,12 @@ _BOOT_FILES = (
     "/etc/default/grub", "/etc/kernel/cmdline", "/boot/grub/grub.cfg", "/boot/grub/grubenv", "/boot/grub2/grub.cfg",
     "/boot/grub2/grubenv",
 )  # fmt: skip
-_BOOT_DIRS = ("/etc/default/grub.d", "/boot/loader/entries", "/boot/efi/loader/entries", "/efi/loader/entries")
+_BOOT_DIRS = (
+    "/etc/default/grub.d",
+    "/boot/loader/entries",
+    "/boot/efi/loader/entries",
+    "/efi/loader/entries",
+)
 
 
 # What merging and planning rely on; everything else in the documents is only passed on.
@@ -72,7 +78,9 @@ def _read(root: str, path: str) -> dict[str, Any] | None:
     try:
         document = json.loads(text)
     except ValueError as exc:
-        raise StateError("record_unreadable", f"{path} is no JSON ({exc}); restore it, or remove it") from None
+        raise StateError(
+            "record_unreadable", f"{path} is no JSON ({exc}); restore it, or remove it"
+        ) from None
     schema = document.get("schema") if isinstance(document, dict) else None
     if isinstance(schema, int) and schema > SCHEMA:
         text = f"{path} has schema {schema}, this collection knows {SCHEMA}: use the newer one that wrote it"
@@ -95,8 +103,8 @@ def _wrong_part(document: Any, shape: Mapping[str, type]) -> str | None:
         section = document["sections"].get(name)
         if section is not None and not isinstance(section, Mapping):
             return f"section {name}"
-        for key, kind in _SECTION_SHAPE.items() if section else ():
-            if key in section and not isinstance(section[key], kind):
+        for key, value in (section or {}).items():
+            if not isinstance(value, _SECTION_SHAPE.get(key, object)):
                 return f"{key} of section {name}"
         owned = document.get("owned", {}).get(name, {})
         if not isinstance(owned, Mapping) or not all(isinstance(row, list) for row in owned.values()):
@@ -180,7 +188,10 @@ def first_found(before: Mapping[str, Any] | None, plan: Mapping[str, Any], root:
         # A live value that our own file has set already is not what was first found.
         if key not in sysctl and value is not None and normalize(key) not in ours and key not in ours:
             sysctl[key] = " ".join(value.split())
-    ours_still = {*(plan.get("sysctls") or {}), *(key for row in plan["owned"].values() for key in row["sysctls"])}
+    ours_still = {
+        *(plan.get("sysctls") or {}),
+        *(key for row in plan["owned"].values() for key in row["sysctls"]),
+    }
     found["sysctl"] = {key: value for key, value in sysctl.items() if key in ours_still}
     if found["cmdline"] is None and (plan.get("boot") or {}).get("tokens"):
         found["cmdline"] = tree.text("/proc/cmdline")
@@ -216,7 +227,11 @@ class Record:
     def changes(self) -> list[dict[str, Any]]:
         """The files that change, each with the SHA-256 of its content before and after."""
         return [
-            {"resource": f"file:{path}", "before": _digest(self.old[path]), "after": _digest(self.texts[path])}
+            {
+                "resource": f"file:{path}",
+                "before": _digest(self.old[path]),
+                "after": _digest(self.texts[path]),
+            }
             for path in sorted(self.texts)
             if self.texts[path] != self.old[path]
         ]
@@ -225,7 +240,12 @@ class Record:
     def diff(self) -> list[dict[str, str]]:
         """The same as whole texts."""
         return [
-            {"before_header": path, "after_header": path, "before": self.old[path] or "", "after": self.texts[path] or ""}
+            {
+                "before_header": path,
+                "after_header": path,
+                "before": self.old[path] or "",
+                "after": self.texts[path] or "",
+            }
             for path in sorted(self.texts)
             if self.texts[path] != self.old[path]
         ]
@@ -242,7 +262,9 @@ class Record:
                 _files.atomic_write(real, text, 0o644)
 
 
-def recording(root: str, plan: Mapping[str, Any], sections: Iterable[str], found: Mapping[str, Any]) -> Record:
+def recording(
+    root: str, plan: Mapping[str, Any], sections: Iterable[str], found: Mapping[str, Any]
+) -> Record:
     """Merge SECTIONS of PLAN into the record below ROOT. FOUND: sysctls to save instead of live values.
 
     Raises StateError, and OSError where a file cannot be read.
@@ -255,7 +277,11 @@ def recording(root: str, plan: Mapping[str, Any], sections: Iterable[str], found
     merged = merge(recorded, plan, chosen, root)
     saved = before
     if merged is not None and chosen:
-        given = {**(before or {}), "sysctl": {**found, **((before or {}).get("sysctl") or {})}} if found else before
+        given = (
+            {**(before or {}), "sysctl": {**found, **((before or {}).get("sysctl") or {})}}
+            if found
+            else before
+        )
         saved = first_found(given, merged, root)
     old = {path: _files.read_text(root, path) for path in (PLAN, BEFORE)}
     texts = {PLAN: old[PLAN], BEFORE: old[BEFORE]}

@@ -10,8 +10,8 @@ module: host_plan
 short_description: Compute the plan of a host from intent and topology
 version_added: 0.1.0
 description:
-  - Turns the C(firsttouch_*) values of an operator and the topology of the host into one document, the plan. Which pages on
-    which node, which CPUs, which boot arguments, which sysctls is decided here and nowhere else.
+  - Turns the C(firsttouch_*) values of an operator and the topology of the host into one document, the plan. Which
+    pages on which node, which CPUs, which boot arguments, which sysctls is decided here and nowhere else.
   - What does not fit is refused with numbers, all of it at once, before anything is written.
   - Reads only; changes nothing.
 attributes:
@@ -133,7 +133,7 @@ from ansible_collections.firsttouch.host.plugins.module_utils._plan_document imp
 from ansible_collections.firsttouch.host.plugins.module_utils._state import StateError, read_plan
 
 
-def main():
+def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "intent": {"type": "dict", "default": {}},
@@ -147,7 +147,9 @@ def main():
     )
     given = module.params
     intent = given["intent"]
-    sections = list(SECTIONS) if given["sections"] is None else [s for s in SECTIONS if s in given["sections"]]
+    sections = (
+        list(SECTIONS) if given["sections"] is None else [s for s in SECTIONS if s in given["sections"]]
+    )
     try:
         recorded = read_plan(given["sysroot"])
     except StateError as exc:
@@ -155,7 +157,9 @@ def main():
     try:
         facts = facts_for(intent, given["sysroot"], given["topology"], given["kernel"])
     except (KeyError, TypeError, ValueError) as exc:
-        module.fail_json(msg=f"topology is not a document of numa_topology_info: {exc!r}", reason="bad_topology")
+        module.fail_json(
+            msg=f"topology is not a document of numa_topology_info: {exc!r}", reason="bad_topology"
+        )
     result = make_plan(intent, facts, recorded, sections, given["revert"])
     if result.refusals:
         rows = [refusal.as_dict() for refusal in result.refusals]

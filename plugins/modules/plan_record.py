@@ -11,7 +11,8 @@ short_description: Record the plan and the values first found
 version_added: 0.1.0
 description:
   - Merges sections of a plan into C(/etc/firsttouch/plan.json), the record of what is ours on the host.
-  - Saves the value that each sysctl and pool of the plan had before it was ours in C(/var/lib/firsttouch/before.json), once.
+  - Saves the value that each sysctl and pool of the plan had before it was ours in
+    C(/var/lib/firsttouch/before.json), once.
   - Must run before anything of the plan is applied.
 attributes:
   check_mode:
@@ -101,7 +102,7 @@ from ansible_collections.firsttouch.host.plugins.module_utils import _state
 from ansible_collections.firsttouch.host.plugins.module_utils._intent import SECTIONS
 
 
-def main():
+def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "plan": {"type": "dict"},

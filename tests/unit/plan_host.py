@@ -71,10 +71,19 @@ def make_host(
     put(root, "/proc/meminfo", f"MemTotal: {total} kB\nHugepagesize: 2048 kB\n")
     put(root, "/proc/cmdline", cmdline + "\n")
     put(root, "/proc/zoneinfo", zones)
-    live = {"swappiness": "60", "dirty_ratio": "20", "min_free_kbytes": "16000", "watermark_scale_factor": "10"}
+    live = {
+        "swappiness": "60",
+        "dirty_ratio": "20",
+        "min_free_kbytes": "16000",
+        "watermark_scale_factor": "10",
+    }
     for key, value in live.items():
         put(root, f"/proc/sys/vm/{key}", value + "\n")
-    for key, value in {"sched_rt_runtime_us": "950000", "sched_rt_period_us": "1000000", "numa_balancing": "1"}.items():
+    for key, value in {
+        "sched_rt_runtime_us": "950000",
+        "sched_rt_period_us": "1000000",
+        "numa_balancing": "1",
+    }.items():
         put(root, f"/proc/sys/kernel/{key}", value + "\n")
     return root
 

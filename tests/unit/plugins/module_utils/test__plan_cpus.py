@@ -21,7 +21,9 @@ def smt_host(root: Path) -> Path:
 
 
 def isolation(root: Path, value: Any) -> dict[str, Any]:
-    section: dict[str, Any] = plan(root, {"isolated_cpus": value}, **SECTION)["plan"]["sections"]["cpu_isolation"]
+    section: dict[str, Any] = plan(root, {"isolated_cpus": value}, **SECTION)["plan"]["sections"][
+        "cpu_isolation"
+    ]
     return section
 
 
@@ -93,7 +95,9 @@ def test_more_housekeeping_than_cores_is_refused(tmp_path: Path) -> None:
         ({"housekeeping": 1}, [("bad_value", None)]),
     ],
 )
-def test_what_cannot_be_isolated_is_refused(tmp_path: Path, value: Any, expected: list[tuple[str, int | None]]) -> None:
+def test_what_cannot_be_isolated_is_refused(
+    tmp_path: Path, value: Any, expected: list[tuple[str, int | None]]
+) -> None:
     rows = refused(make_host(tmp_path), {"isolated_cpus": value}, **SECTION)
     assert [(row["reason"], row.get("cpu")) for row in rows] == expected
     assert {row["variable"] for row in rows} == {"firsttouch_isolated_cpus"}
@@ -106,7 +110,9 @@ def test_the_node_without_housekeeping_is_named(tmp_path: Path) -> None:
 
 def test_half_a_core_is_refused_with_its_siblings(tmp_path: Path) -> None:
     rows = refused(smt_host(tmp_path), {"isolated_cpus": "1,3,7"}, **SECTION)
-    assert [(row["reason"], row["cpus"], row["missing_siblings"]) for row in rows] == [("split_core", "1", "5")]
+    assert [(row["reason"], row["cpus"], row["missing_siblings"]) for row in rows] == [
+        ("split_core", "1", "5")
+    ]
 
 
 def test_an_offline_sibling_does_not_split_a_core(tmp_path: Path) -> None:
@@ -138,7 +144,10 @@ def test_a_kernel_without_nohz_full_gets_no_argument_it_does_not_know(tmp_path: 
 @pytest.mark.parametrize("value", [[], "", "absent", {}])
 def test_an_empty_list_emits_no_argument(tmp_path: Path, value: Any) -> None:
     result = plan(make_host(tmp_path), {"isolated_cpus": value}, **SECTION)
-    assert result["plan"]["boot"]["tokens"] == case_expected("isolcpus-empty-list")["args_emitted_for_empty_request"]
+    assert (
+        result["plan"]["boot"]["tokens"]
+        == case_expected("isolcpus-empty-list")["args_emitted_for_empty_request"]
+    )
     assert result["plan"]["sections"]["cpu_isolation"]["state"] == "absent"
 
 
@@ -177,14 +186,20 @@ def test_case_half_a_core(tmp_path: Path) -> None:
             assert plan(root, {"isolated_cpus": value}, **SECTION)
         else:
             found = refused(root, {"isolated_cpus": value}, **SECTION)
-            assert [(r["reason"], r["missing_siblings"]) for r in found] == [("split_core", row["missing_siblings"])]
+            assert [(r["reason"], r["missing_siblings"]) for r in found] == [
+                ("split_core", row["missing_siblings"])
+            ]
 
 
 def test_case_beyond_the_last_cpu(tmp_path: Path) -> None:
     expected = case_expected("isolcpus-beyond-last-cpu")
     root = sysroot_from_tsv(tmp_path, CASES / "isolcpus-beyond-last-cpu" / "sysfs.tsv")
     row = refused(root, {"isolated_cpus": "2-300"}, **SECTION)[0]
-    assert (row["reason"], row["cpu"], row["cpus"]) == (expected["reason_class"], expected["first_bad_cpu"], "16-300")
+    assert (row["reason"], row["cpu"], row["cpus"]) == (
+        expected["reason_class"],
+        expected["first_bad_cpu"],
+        "16-300",
+    )
 
 
 @pytest.mark.parametrize("value", ["keep", "ban_isolated", "off", False])

@@ -16,7 +16,9 @@ OLD = "5.10.0-28-amd64"
 
 def pools(root: Path, *rows: dict[str, Any], **more: Any) -> dict[str, Any]:
     """The hugepages section for the pools ROWS."""
-    section: dict[str, Any] = plan(root, {"hugepages": list(rows), **more}, **SECTION)["plan"]["sections"]["hugepages"]
+    section: dict[str, Any] = plan(root, {"hugepages": list(rows), **more}, **SECTION)["plan"]["sections"][
+        "hugepages"
+    ]
     return section
 
 
@@ -37,7 +39,9 @@ def pools(root: Path, *rows: dict[str, Any], **more: Any) -> dict[str, Any]:
         ({"size": "2M", "count": 0}, {"0": 0, "1": 0}, "0"),
     ],
 )
-def test_a_pool_is_split_as_asked(tmp_path: Path, pool: dict[str, Any], nodes: dict[str, int], tokens: str) -> None:
+def test_a_pool_is_split_as_asked(
+    tmp_path: Path, pool: dict[str, Any], nodes: dict[str, int], tokens: str
+) -> None:
     section = pools(make_host(tmp_path), pool)
     assert section["pools"] == [{"size": "2M", "size_kb": 2048, "total": sum(nodes.values()), "nodes": nodes}]
     assert section["tokens"] == ["default_hugepagesz=2M", "hugepagesz=2M", f"hugepages={tokens}"]
@@ -92,12 +96,17 @@ def test_nodes_that_take_no_page_are_refused(tmp_path: Path, node: int, reason: 
 def test_pages_above_the_floor_are_refused_per_node_with_numbers(tmp_path: Path) -> None:
     root = make_host(tmp_path)
     rows = refused(root, {"hugepages": [{"size": "2M", "nodes": {"0": 600, "1": 4000}}]}, **SECTION)
-    assert [(row["reason"], row["node"]) for row in rows] == [("pages_exceed_node", 0), ("pages_exceed_node", 1)]
+    assert [(row["reason"], row["node"]) for row in rows] == [
+        ("pages_exceed_node", 0),
+        ("pages_exceed_node", 1),
+    ]
     assert rows[0]["asked"] == 600 << 21 and rows[0]["available"] == 1_490_000 * 1024 - (384 << 20)
     fits = rows[0]["available"] >> 21
     assert plan(root, {"hugepages": [{"size": "2M", "nodes": {"0": fits}}]}, **SECTION)
     assert refused(root, {"hugepages": [{"size": "2M", "nodes": {"0": fits + 1}}]}, **SECTION)
-    assert plan(root, {"hugepages": [{"size": "2M", "nodes": {"0": 600}}], "reserve_floor_bytes": "100M"}, **SECTION)
+    assert plan(
+        root, {"hugepages": [{"size": "2M", "nodes": {"0": 600}}], "reserve_floor_bytes": "100M"}, **SECTION
+    )
 
 
 def test_sizes_share_the_memory_of_a_node(tmp_path: Path) -> None:
@@ -151,15 +160,23 @@ def test_slots_by_the_shape_of_the_memory(tmp_path: Path, zones: str, available:
 
 
 def test_the_map_of_physical_memory_decides_where_it_is_readable(tmp_path: Path) -> None:
-    root = make_host(tmp_path, {0: ("0-3", 8 << 20)}, zones=zone(0, "Normal", 4 * GIB_PAGES, 8 * GIB_PAGES, 7 * GIB_PAGES))
-    put(root, "/proc/iomem", "100000000-1bfffffff : System RAM\n  180000000-18fffffff : Crash kernel\n200000000-2ffffffff : System RAM\n")
+    root = make_host(
+        tmp_path, {0: ("0-3", 8 << 20)}, zones=zone(0, "Normal", 4 * GIB_PAGES, 8 * GIB_PAGES, 7 * GIB_PAGES)
+    )
+    put(
+        root,
+        "/proc/iomem",
+        "100000000-1bfffffff : System RAM\n  180000000-18fffffff : Crash kernel\n200000000-2ffffffff : System RAM\n",
+    )
     intent = {"hugepages": [{"size": "1G", "count": 9}], "reserve_floor_bytes": 0}
     row = next(row for row in refused(root, intent, **SECTION) if row["reason"] == "no_aligned_slots")
     assert row["slots"] == 7 - 1 - 1
 
 
 def test_a_size_that_the_kernel_lacks_is_not_blamed_on_the_cpu(tmp_path: Path) -> None:
-    rows = refused(make_host(tmp_path, sizes_kb=(2048,)), {"hugepages": [{"size": "1G", "nodes": {"1": 1}}]}, **SECTION)
+    rows = refused(
+        make_host(tmp_path, sizes_kb=(2048,)), {"hugepages": [{"size": "1G", "nodes": {"1": 1}}]}, **SECTION
+    )
     assert rows[0]["reason"] == "page_size_unsupported" and rows[0]["cause"] == "pool_directory_missing"
     assert "although the CPU has the flag pdpe1gb" in rows[0]["text"]
 
@@ -170,7 +187,9 @@ def test_a_size_that_the_cpu_lacks_is_said_to_be(tmp_path: Path) -> None:
     assert rows[0]["cause"] == "cpu_flag_missing" and "pdpe1gb" in rows[0]["text"]
 
 
-@pytest.mark.parametrize("place", ["/lib/modules/{}/modules.dep", "/boot/vmlinuz-{}", "/usr/lib/modules/{}/vmlinuz"])
+@pytest.mark.parametrize(
+    "place", ["/lib/modules/{}/modules.dep", "/boot/vmlinuz-{}", "/usr/lib/modules/{}/vmlinuz"]
+)
 def test_one_old_kernel_among_the_installed_ones_is_enough(tmp_path: Path, place: str) -> None:
     root = make_host(tmp_path)
     put(root, place.format(OLD), "")
@@ -198,7 +217,9 @@ def test_a_backport_is_believed_when_it_is_seen_to_work(tmp_path: Path) -> None:
     intent = {"hugepages": [{"size": "2M", "nodes": {"0": 30, "1": 20}}]}
     assert plan(root, intent, **SECTION)["plan"]["sections"]["hugepages"]["method"] == "unit"
     for node, count in ((0, 30), (1, 20)):
-        put(root, f"/sys/devices/system/node/node{node}/hugepages/hugepages-2048kB/nr_hugepages", f"{count}\n")
+        put(
+            root, f"/sys/devices/system/node/node{node}/hugepages/hugepages-2048kB/nr_hugepages", f"{count}\n"
+        )
     assert plan(root, intent, **SECTION)["plan"]["sections"]["hugepages"]["method"] == "cmdline"
 
 
@@ -233,7 +254,8 @@ def test_what_is_no_pool_is_refused_by_name(tmp_path: Path, value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("hugepages_method", "boot"), ("reserve_floor_bytes", "much"), ("reserve_floor_bytes", -1)]
+    ("name", "value"),
+    [("hugepages_method", "boot"), ("reserve_floor_bytes", "much"), ("reserve_floor_bytes", -1)],
 )
 def test_what_is_no_option_is_refused_by_name(tmp_path: Path, name: str, value: Any) -> None:
     rows = refused(make_host(tmp_path), {"hugepages": [{"size": "2M", "count": 4}], name: value}, **SECTION)
@@ -243,10 +265,21 @@ def test_what_is_no_option_is_refused_by_name(tmp_path: Path, name: str, value: 
 def test_every_refusal_is_told_at_once(tmp_path: Path) -> None:
     rows = refused(
         make_host(tmp_path),
-        {"hugepages": [{"size": "2M", "nodes": {"0": 9000, "5": 1}}, {"size": "1G", "nodes": {"1": 2}}, {"size": "x"}]},
+        {
+            "hugepages": [
+                {"size": "2M", "nodes": {"0": 9000, "5": 1}},
+                {"size": "1G", "nodes": {"1": 2}},
+                {"size": "x"},
+            ]
+        },
         **SECTION,
     )
-    assert sorted(set(reasons(rows))) == ["bad_value", "no_aligned_slots", "no_such_node", "pages_exceed_node"]
+    assert sorted(set(reasons(rows))) == [
+        "bad_value",
+        "no_aligned_slots",
+        "no_such_node",
+        "pages_exceed_node",
+    ]
 
 
 def test_unknown_memory_is_told_and_not_taken_for_enough(tmp_path: Path) -> None:

@@ -41,13 +41,18 @@ def test_a_mount_with_everything(tmp_path: Path) -> None:
     }  # fmt: skip
     section = plan(make_host(tmp_path), asked(mount), **SECTION)["plan"]["sections"]["hugepages"]
     text = section["units"]["mnt-huge.mount"]
-    assert "Options=pagesize=2M,mode=0750,size=67108864,min_size=4194304,uid=1000,gid=0,nofail" in text.splitlines()
+    assert (
+        "Options=pagesize=2M,mode=0750,size=67108864,min_size=4194304,uid=1000,gid=0,nofail"
+        in text.splitlines()
+    )
     assert "Where=/mnt/huge" in text.splitlines()
 
 
 def test_the_first_pool_gives_the_page_size(tmp_path: Path) -> None:
     pools = [{"size": "1G", "nodes": {"1": 1}}, POOL]
-    section = plan(make_host(tmp_path), asked({"path": "/mnt/a"}, pools=pools), **SECTION)["plan"]["sections"]["hugepages"]
+    section = plan(make_host(tmp_path), asked({"path": "/mnt/a"}, pools=pools), **SECTION)["plan"][
+        "sections"
+    ]["hugepages"]
     assert section["mounts"][0]["page_size"] == "1G"
 
 
@@ -87,7 +92,9 @@ def test_a_mount_that_waits_for_its_pages_is_not_mounted_anew(tmp_path: Path) ->
 )  # fmt: skip
 def test_what_is_no_mount_is_refused_by_name(tmp_path: Path, mount: Any) -> None:
     rows = refused(make_host(tmp_path), asked(mount), **SECTION)
-    assert {(row["reason"], row["variable"]) for row in rows} == {("bad_value", "firsttouch_hugetlbfs_mounts")}
+    assert {(row["reason"], row["variable"]) for row in rows} == {
+        ("bad_value", "firsttouch_hugetlbfs_mounts")
+    }
 
 
 @pytest.mark.parametrize(
@@ -96,7 +103,10 @@ def test_what_is_no_mount_is_refused_by_name(tmp_path: Path, mount: Any) -> None
         ([{"path": "/mnt/a"}, {"path": "/mnt/a/"}], "mount_path_conflict"),
         ([{"path": "/mnt/a/b"}, {"path": "/mnt/a"}], "mount_path_conflict"),
         ([{"path": "/mnt/a", "pagesize": "16G"}], "page_size_unsupported"),
-        ([{"path": "/mnt/a", "min_size": "120M"}, {"path": "/mnt/b", "min_size": "120M"}], "min_size_exceeds_pool"),
+        (
+            [{"path": "/mnt/a", "min_size": "120M"}, {"path": "/mnt/b", "min_size": "120M"}],
+            "min_size_exceeds_pool",
+        ),
         ([{"path": "/mnt/a", "owner": "nobody-here"}], "no_such_user"),
         ([{"path": "/mnt/full"}], "mount_point_in_use"),
         ([{"path": "/mnt/disk"}], "mount_point_in_use"),
@@ -113,9 +123,9 @@ def test_mounts_in_each_others_or_somebodys_way(tmp_path: Path, mounts: list[Any
 
 
 def test_a_size_above_the_pool_is_told(tmp_path: Path) -> None:
-    assert reasons(plan(make_host(tmp_path), asked({"path": "/mnt/a", "size": "1G"}), **SECTION)["notes"]) == [
-        "mount_size_above_pool"
-    ]
+    assert reasons(
+        plan(make_host(tmp_path), asked({"path": "/mnt/a", "size": "1G"}), **SECTION)["notes"]
+    ) == ["mount_size_above_pool"]
 
 
 def test_a_refused_pool_is_not_blamed_on_its_mounts(tmp_path: Path) -> None:

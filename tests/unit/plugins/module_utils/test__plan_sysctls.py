@@ -22,7 +22,9 @@ def sysctls(root: Path, intent: dict[str, Any], **options: Any) -> dict[str, str
 def test_values_become_text(tmp_path: Path) -> None:
     root = make_host(tmp_path)
     put(root, "/proc/sys/vm/lowmem_reserve_ratio", "256\t256\t32\n")
-    intent = {"vm_sysctls": {"vm.swappiness": 0, "vm/dirty_ratio": "8", "vm.lowmem_reserve_ratio": "256 128  32"}}
+    intent = {
+        "vm_sysctls": {"vm.swappiness": 0, "vm/dirty_ratio": "8", "vm.lowmem_reserve_ratio": "256 128  32"}
+    }
     assert sysctls(root, intent, **VM) == {
         "vm.swappiness": "0", "vm.dirty_ratio": "8", "vm.lowmem_reserve_ratio": "256 128 32",
     }  # fmt: skip
@@ -106,7 +108,9 @@ def test_the_factor_stays_while_it_serves(tmp_path: Path) -> None:
         assert again["plan"]["sysctls"] == first["plan"]["sysctls"]
         assert not record(root, again)["changed"]
     other = plan(root, {"extra_free_bytes": "128M"}, **VM)["plan"]["sysctls"]
-    assert int(other["vm.watermark_scale_factor"]) > int(first["plan"]["sysctls"]["vm.watermark_scale_factor"])
+    assert int(other["vm.watermark_scale_factor"]) > int(
+        first["plan"]["sysctls"]["vm.watermark_scale_factor"]
+    )
 
 
 @pytest.mark.parametrize(
@@ -118,7 +122,9 @@ def test_the_factor_stays_while_it_serves(tmp_path: Path) -> None:
         ({"extra_free_bytes": "100G"}, "extra_free_above_max"),
     ],
 )
-def test_extra_free_memory_that_cannot_be_is_refused(tmp_path: Path, intent: dict[str, Any], reason: str) -> None:
+def test_extra_free_memory_that_cannot_be_is_refused(
+    tmp_path: Path, intent: dict[str, Any], reason: str
+) -> None:
     rows = refused(make_host(tmp_path), intent, **VM)
     assert [(row["reason"], row["variable"]) for row in rows] == [(reason, "firsttouch_extra_free_bytes")]
 
@@ -162,4 +168,6 @@ def test_minus_one_is_a_value_with_a_note(tmp_path: Path) -> None:
     result = plan(root, {"rt_runtime_us": -1}, **RT)
     assert result["plan"]["sysctls"] == {"kernel.sched_rt_runtime_us": "-1"}
     assert reasons(result["notes"]) == [case_expected("rt-runtime-minus-one")["note_class"]]
-    assert plan(root, {"rt_runtime_us": 950000}, **RT)["plan"]["sysctls"] == {"kernel.sched_rt_runtime_us": "950000"}
+    assert plan(root, {"rt_runtime_us": 950000}, **RT)["plan"]["sysctls"] == {
+        "kernel.sched_rt_runtime_us": "950000"
+    }

@@ -43,7 +43,9 @@ def test_the_whole_plan(tmp_path: Path) -> None:
     assert document["topology"]["nodes"]["1"]["cpus"] == "2-3" and document["topology"]["boot_cpu"] == 0
     assert document["topology"]["siblings_split"] is False
     assert result["notes"] == [] and result["units_absent"] == [] and result["groups"] == ["firsttouch"]
-    assert {name: section["state"] for name, section in document["sections"].items()} == dict.fromkeys(ALL, "present")
+    assert {name: section["state"] for name, section in document["sections"].items()} == dict.fromkeys(
+        ALL, "present"
+    )
 
 
 def test_the_plan_is_the_same_each_time(tmp_path: Path) -> None:
@@ -100,7 +102,9 @@ def test_what_is_not_asked_for_any_more_is_kept_and_marked(tmp_path: Path) -> No
     first = plan(root, INTENT)
     record(root, first)
     result = plan(root, {})
-    assert result["plan"]["boot"]["tokens"] == TOKENS and result["plan"]["sysctls"] == first["plan"]["sysctls"]
+    assert (
+        result["plan"]["boot"]["tokens"] == TOKENS and result["plan"]["sysctls"] == first["plan"]["sysctls"]
+    )
     assert result["units"] == [] and result["units_absent"] == [] and result["groups"] == []
     assert result["plan"]["sections"]["hugepages"]["orphaned"] == ["hugepages", "hugetlbfs_mounts"]
     assert result["plan"]["sections"]["cpu_isolation"]["orphaned"] == ["irqbalance", "isolated_cpus"]
@@ -163,7 +167,10 @@ def test_revert_needs_neither_intent_nor_topology(tmp_path: Path) -> None:
     result = plan(root, {"hugepages": "nonsense", "unknown": 1}, revert=True)
     assert {section["state"] for section in result["plan"]["sections"].values()} == {"absent"}
     assert result["plan"]["boot"]["tokens"] == [] and result["plan"]["boot"]["owned"] == TOKENS
-    assert result["plan"]["sysctls"] == {} and result["plan"]["sections"]["cpu_isolation"]["irqbalance"] == "keep"
+    assert (
+        result["plan"]["sysctls"] == {}
+        and result["plan"]["sections"]["cpu_isolation"]["irqbalance"] == "keep"
+    )
     assert result["units_absent"] == ["dev-hugepages\\x2d2M.mount"]
 
 
@@ -201,7 +208,9 @@ def test_a_record_that_cannot_be_read_stops_everything(tmp_path: Path, text: str
     put(make_host(tmp_path), "/etc/firsttouch/plan.json", text)
     for options in ({"intent": INTENT}, {"revert": True}):
         result = run_module("host_plan", {**options, "sysroot": str(tmp_path)})
-        assert result["failed"] and result["reason"] == reason and "/etc/firsttouch/plan.json" in result["msg"]
+        assert (
+            result["failed"] and result["reason"] == reason and "/etc/firsttouch/plan.json" in result["msg"]
+        )
 
 
 def test_a_topology_can_be_given(tmp_path: Path) -> None:
@@ -234,11 +243,30 @@ def test_case_gpu_nodes(tmp_path: Path) -> None:
     rows = refused(root, {"hugepages": [{"size": "2M", "nodes": {"250": 1, "8": 1}}]})
     assert [(row["reason"], row["node"]) for row in rows] == [("not_normal_memory", 250)]
     expected = case_expected("numa-power9-gpu-nodes")["hugepage_nodes"]
-    split = plan(root, {"hugepages": [{"size": "2M", "count": 3}]})["plan"]["sections"]["hugepages"]["pools"][0]["nodes"]
+    split = plan(root, {"hugepages": [{"size": "2M", "count": 3}]})["plan"]["sections"]["hugepages"]["pools"][
+        0
+    ]["nodes"]
     assert split == {str(expected[0]): 2, str(expected[1]): 1}
 
 
-VALUES: list[Any] = [None, [], {}, "", "absent", "max", True, 0, -1, 1.5, 10**30, "0-3", [None], [{}], {"a": None}, "\0"]
+VALUES: list[Any] = [
+    None,
+    [],
+    {},
+    "",
+    "absent",
+    "max",
+    True,
+    0,
+    -1,
+    1.5,
+    10**30,
+    "0-3",
+    [None],
+    [{}],
+    {"a": None},
+    "\0",
+]
 
 
 @pytest.mark.parametrize("name", [*INTENT, "numa_balancing", "hugepages_method", "reserve_floor_bytes"])
@@ -258,7 +286,11 @@ def test_recorded_hosts_are_planned_or_refused_in_words(tmp_path: Path, host: st
             if member.isfile() or member.issym() or member.isdir():
                 tree.extract(member, tmp_path)
     wishes: dict[str, list[Any]] = {
-        "hugepages": [[{"size": "2M", "count": 5}], [{"size": "1G", "count": 2}], [{"size": "64K", "nodes": [0]}]],
+        "hugepages": [
+            [{"size": "2M", "count": 5}],
+            [{"size": "1G", "count": 2}],
+            [{"size": "64K", "nodes": [0]}],
+        ],
         "isolated_cpus": [{"housekeeping_per_node": 1}, "1", "0-N"],
     }
     for pools, cpus in itertools.product(*wishes.values()):

@@ -66,7 +66,12 @@ def test_modes_and_directories(tmp_path: Path) -> None:
         record(root, plan(root, INTENT))
     finally:
         os.umask(old)
-    for path, mode in ((PLAN, 0o644), (BEFORE, 0o644), ("/etc/firsttouch", 0o755), ("/var/lib/firsttouch", 0o755)):
+    for path, mode in (
+        (PLAN, 0o644),
+        (BEFORE, 0o644),
+        ("/etc/firsttouch", 0o755),
+        ("/var/lib/firsttouch", 0o755),
+    ):
         assert stat.S_IMODE((root / path[1:]).stat().st_mode) == mode
 
 
@@ -77,7 +82,9 @@ def test_what_was_first_found_is_written_once(tmp_path: Path) -> None:
     assert found["pools"] == {"2048kB": {"0": 0, "1": 0}} and found["cmdline"] == "ro quiet"
     put(root, "/proc/sys/vm/swappiness", "0\n")
     put(root, "/proc/cmdline", "ro quiet isolcpus=1\n")
-    later = record(root, plan(root, {**INTENT, "vm_sysctls": {"vm.swappiness": 5, "vm.dirty_ratio": 8}}))["before"]
+    later = record(root, plan(root, {**INTENT, "vm_sysctls": {"vm.swappiness": 5, "vm.dirty_ratio": 8}}))[
+        "before"
+    ]
     assert later["sysctl"] == {**found["sysctl"], "vm.dirty_ratio": "20"} and later["cmdline"] == "ro quiet"
 
 
@@ -90,10 +97,10 @@ def test_a_value_of_ours_is_not_taken_for_the_first_one(tmp_path: Path) -> None:
 
 def test_values_can_be_given(tmp_path: Path) -> None:
     root = make_host(tmp_path)
-    given = {"before": {"sysctl": {"vm.swappiness": "33"}}}
-    assert record(root, plan(root, INTENT), **given)["before"]["sysctl"]["vm.swappiness"] == "33"
-    given = {"before": {"sysctl": {"vm.swappiness": "44"}}}
-    assert record(root, plan(root, INTENT), **given)["before"]["sysctl"]["vm.swappiness"] == "33"
+    given: dict[str, Any] = {"sysctl": {"vm.swappiness": "33"}}
+    assert record(root, plan(root, INTENT), before=given)["before"]["sysctl"]["vm.swappiness"] == "33"
+    given = {"sysctl": {"vm.swappiness": "44"}}
+    assert record(root, plan(root, INTENT), before=given)["before"]["sysctl"]["vm.swappiness"] == "33"
 
 
 def test_sections_are_merged(tmp_path: Path) -> None:
@@ -125,9 +132,17 @@ def test_what_was_ours_is_owned_until_it_is_gone(tmp_path: Path) -> None:
     """A run that is killed between record and apply leaves old and new things; both must be removable."""
     root = make_host(tmp_path)
     record(root, plan(root, INTENT))
-    put(root, "/etc/default/grub.d/zzz-firsttouch.cfg", "x hugepages=0:30,1:20 isolcpus=managed_irq,domain,1,3 x\n")
+    put(
+        root,
+        "/etc/default/grub.d/zzz-firsttouch.cfg",
+        "x hugepages=0:30,1:20 isolcpus=managed_irq,domain,1,3 x\n",
+    )
     units(root, "mnt-a.mount")
-    changed = {**INTENT, "hugepages": [{"size": "2M", "nodes": {"0": 8}}], "hugetlbfs_mounts": [{"path": "/mnt/b"}]}
+    changed = {
+        **INTENT,
+        "hugepages": [{"size": "2M", "nodes": {"0": 8}}],
+        "hugetlbfs_mounts": [{"path": "/mnt/b"}],
+    }
     record(root, plan(root, changed))
     reverted = plan(root, {}, revert=True)
     assert {"hugepages=0:30,1:20", "hugepages=0:8"} <= set(reverted["plan"]["boot"]["owned"])
@@ -161,7 +176,9 @@ def test_a_first_value_goes_when_the_setting_is_given_back(tmp_path: Path) -> No
     record(root, plan(root, INTENT))
     put(root, DROPIN, "vm.swappiness = 0\nkernel.sched_rt_runtime_us = 900000\n")
     without = {**INTENT, "vm_sysctls": []}
-    assert record(root, plan(root, without))["before"]["sysctl"]["vm.swappiness"] == "60", "needed to give it back"
+    assert record(root, plan(root, without))["before"]["sysctl"]["vm.swappiness"] == "60", (
+        "needed to give it back"
+    )
     put(root, DROPIN, "kernel.sched_rt_runtime_us = 900000\n")
     assert record(root, plan(root, without))["changed"] is False
     later = record(root, plan(root, {**without, "isolated_cpus": "1"}))["before"]["sysctl"]
@@ -202,11 +219,17 @@ def test_a_record_that_cannot_be_read_is_not_replaced(tmp_path: Path, path: str,
     put(root, path, text)
     before = files(root)
     failed = run_module("plan_record", {"plan": result["plan"], "sysroot": str(root)})
-    assert failed["failed"] and failed["reason"] in ("record_unreadable", "record_newer") and path in failed["msg"]
+    assert (
+        failed["failed"]
+        and failed["reason"] in ("record_unreadable", "record_newer")
+        and path in failed["msg"]
+    )
     assert files(root) == before
 
 
-@pytest.mark.parametrize("wrong", [{}, {"schema": 1}, {"schema": 1, "sections": []}, {"schema": 2, "sections": {}}])
+@pytest.mark.parametrize(
+    "wrong", [{}, {"schema": 1}, {"schema": 1, "sections": []}, {"schema": 2, "sections": {}}]
+)
 def test_what_is_no_plan_is_refused(tmp_path: Path, wrong: dict[str, Any]) -> None:
     failed = run_module("plan_record", {"plan": wrong, "sysroot": str(tmp_path)})
     assert failed["failed"] and failed["reason"] == "bad_plan"
