@@ -244,7 +244,7 @@ def _add(tar: tarfile.TarFile, path: str, kind: str, content: bytes) -> None:
     info = tarfile.TarInfo(path.lstrip("/"))
     info.mode = 0o755 if kind in ("dir", "script") else 0o644
     if kind == "link":
-        info.type, info.linkname = tarfile.SYMTYPE, os.fsdecode(content)
+        info.type, info.linkname, info.mode = tarfile.SYMTYPE, os.fsdecode(content), 0o777
         tar.addfile(info)
     elif kind == "dir":
         info.type = tarfile.DIRTYPE

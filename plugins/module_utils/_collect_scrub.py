@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 _HEX = "0-9a-fA-F"
 _UUID = re.compile(rf"\b[{_HEX}]{{8}}-(?:[{_HEX}]{{4}}-){{3}}[{_HEX}]{{12}}\b")
 _MACHINE_ID = re.compile(rf"(?<![{_HEX}])[{_HEX}]{{32}}(?![{_HEX}])")
-_SHORT_UUID = re.compile(rf"(?<=UUID=)[{_HEX}]{{4,8}}-[{_HEX}]{{2,4}}\b")
+_SHORT_UUID = re.compile(rf"(?<=UUID=)[{_HEX}]{{4,8}}-[{_HEX}]{{2,4}}(?![\w-])")
 _MAC = re.compile(rf"\b(?:[{_HEX}]{{2}}:){{5,7}}[{_HEX}]{{2}}\b")
 _IPV4 = re.compile(r"(?<![\w.-])(?:\d{1,3}\.){3}\d{1,3}(?![\w.-])")
 _IPV6 = re.compile(

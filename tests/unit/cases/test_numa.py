@@ -342,6 +342,13 @@ def test_online_cpus_without_a_node_are_named(tmp_path: Path) -> None:
     assert result["topology"]["cpus"]["online"] == "0-5"
 
 
+def test_offline_cpus_are_in_no_node(tmp_path: Path) -> None:
+    two_nodes(tmp_path, cpu_online="0-2")
+    result = read(tmp_path)
+    assert cpus_of(result, "01") == {"0": "0-1", "1": "2"}
+    assert result["topology"]["cpus"]["offline"] == "3"
+
+
 def test_has_memory_against_meminfo(tmp_path: Path) -> None:
     two_nodes(tmp_path, node1_meminfo="Node 1 MemTotal: 0 kB")
     result = read(tmp_path)

@@ -133,6 +133,7 @@ def test_one_value_has_one_stand_in(host: Path, tmp_path: Path) -> None:
     machine = (copy / "etc/machine-id").read_text().strip()
     root = next(word for word in (copy / "proc/cmdline").read_text().split() if word.startswith("root="))
     assert entry.name == f"{machine}-6.1.0.conf"
+    assert root == "root=UUID=00000000-0000-4000-8000-000000000001"
     assert root in entry.read_text()
 
 
