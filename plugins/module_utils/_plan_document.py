@@ -60,11 +60,13 @@ def compose(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _owned(section: Mapping[str, Any] | None, before: Mapping[str, Any] | None) -> dict[str, list[str]]:
+    """What was ours and what is now; tokens that somebody else had there before us (`foreign`) are not."""
     now: Mapping[str, Any] = section or {}
-    row = {}
+    foreign = list((before or {}).get("foreign") or ())
+    row = {"foreign": foreign}
     for kind in ("tokens", "units", "sysctls"):
-        old = list((before or {}).get(kind) or ())
-        row[kind] = list(dict.fromkeys([*old, *(now.get(kind) or ())]))
+        every = dict.fromkeys([*((before or {}).get(kind) or ()), *(now.get(kind) or ())])
+        row[kind] = [item for item in every if item not in foreign]
     return row
 
 

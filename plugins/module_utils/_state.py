@@ -18,27 +18,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import _files
+from ._boot_backend import BACKUP_DIR
 from ._intent import SECTIONS, variables
+from ._ownership import DROPIN, still_there, with_foreign
 from ._plan_document import SCHEMA, compose, significant
 from ._sysctl import normalize
 from ._tree import Tree
 
 PLAN = "/etc/firsttouch/plan.json"
 BEFORE = "/var/lib/firsttouch/before.json"
-_DROPIN = "/etc/sysctl.d/zz-firsttouch.conf"
-_UNIT_DIR = "/etc/systemd/system"
-_BOOT_FILES = (
-    "/etc/default/grub", "/etc/kernel/cmdline", "/boot/grub/grub.cfg", "/boot/grub/grubenv", "/boot/grub2/grub.cfg",
-    "/boot/grub2/grubenv",
-)  # fmt: skip
-_BOOT_DIRS = (
-    "/etc/default/grub.d",
-    "/boot/loader/entries",
-    "/boot/efi/loader/entries",
-    "/efi/loader/entries",
-)
-
-
+# Left by kernel_cmdline, which keeps the boot file that was there before its last change.
+_BACKUP = f"{BACKUP_DIR}/grub.cfg.before"
+_ORDER = (_BACKUP, BEFORE, PLAN)
 # What merging and planning rely on; everything else in the documents is only passed on.
 _SHAPES: dict[str, dict[str, type]] = {
     PLAN: {"intent": dict, "topology": dict, "sections": dict, "owned": dict, "boot": dict, "sysctls": dict},
@@ -141,37 +132,11 @@ def merge(
         if name in given
     }
     document["sections"] = merged
-    owned = (recorded or {}).get("owned") or {}
+    owned = with_foreign((recorded or {}).get("owned") or {}, merged, root)
     candidate = compose({**document, "owned": owned})
     if recorded and significant(candidate) == significant(recorded):
         return recorded
-    return compose({**document, "owned": _still_there(owned, root)})
-
-
-def _still_there(owned: Mapping[str, Any], root: str) -> dict[str, Any]:
-    """OWNED without what the host does not have any more; where that cannot be told, nothing is dropped."""
-    tree = Tree(root)
-    paths = [*_BOOT_FILES, *(f"{base}/{name}" for base in _BOOT_DIRS for name in tree.names(base))]
-    texts = [text for text in map(tree.text, paths) if text is not None]
-    everything = "\n".join([*texts, tree.text("/proc/cmdline") or ""])
-    dropin = tree.text(_DROPIN) or ""
-    if tree.trouble:
-        return dict(owned)
-    return {
-        name: {
-            "tokens": [token for token in row.get("tokens") or () if not texts or token in everything],
-            "units": [unit for unit in row.get("units") or () if _exists(root, f"{_UNIT_DIR}/{unit}")],
-            "sysctls": [key for key in row.get("sysctls") or () if key in dropin or normalize(key) in dropin],
-        }
-        for name, row in owned.items()
-    }
-
-
-def _exists(root: str, path: str) -> bool:
-    try:
-        return os.path.lexists(_files.resolve(root, path))
-    except OSError:
-        return True
+    return compose({**document, "owned": still_there(owned, root)})
 
 
 def first_found(before: Mapping[str, Any] | None, plan: Mapping[str, Any], root: str) -> dict[str, Any]:
@@ -181,7 +146,7 @@ def first_found(before: Mapping[str, Any] | None, plan: Mapping[str, Any], root:
     """
     tree = Tree(root)
     found: dict[str, Any] = {"schema": SCHEMA, "sysctl": {}, "pools": {}, "cmdline": None, **(before or {})}
-    ours = tree.text(_DROPIN) or ""
+    ours = tree.text(DROPIN) or ""
     sysctl = dict(found["sysctl"])
     for key in plan.get("sysctls") or {}:
         value = tree.text(f"/proc/sys/{normalize(key)}")
@@ -238,7 +203,7 @@ class Record:
 
     @property
     def diff(self) -> list[dict[str, str]]:
-        """The same as whole texts."""
+        """Both documents before and after, as whole texts, where they change."""
         return [
             {
                 "before_header": path,
@@ -246,13 +211,15 @@ class Record:
                 "before": self.old[path] or "",
                 "after": self.texts[path] or "",
             }
-            for path in sorted(self.texts)
+            for path in (PLAN, BEFORE)
             if self.texts[path] != self.old[path]
         ]
 
     def apply(self) -> None:
         """Write before.json, then plan.json, or remove them in the same order; durable. Raises OSError."""
-        for path in (BEFORE, PLAN):
+        for path in _ORDER:
+            if path not in self.texts:
+                continue
             text = self.texts[path]
             real = _files.resolve(self.root, path)
             if text is None:
@@ -293,9 +260,9 @@ def recording(
 
 
 def removal(root: str) -> Record:
-    """Remove the record below ROOT, also one that cannot be read."""
-    old = {path: _files.read_text(root, path) for path in (PLAN, BEFORE)}
-    return Record(root, {PLAN: None, BEFORE: None}, old, {}, {})
+    """Remove the record below ROOT, also one that cannot be read. Raises OSError."""
+    old = {path: _files.read_text(root, path) for path in _ORDER}
+    return Record(root, dict.fromkeys(_ORDER), old, {}, {})
 
 
 def _digest(text: str | None) -> str | None:

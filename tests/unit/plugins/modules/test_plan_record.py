@@ -198,6 +198,48 @@ def test_absent_removes_files_and_empty_directories(tmp_path: Path) -> None:
     assert run_module("plan_record", args)["changed"] is False
 
 
+def test_absent_removes_the_backup_of_the_boot_file(tmp_path: Path) -> None:
+    root = make_host(tmp_path)
+    record(root, plan(root, INTENT))
+    put(root, "/var/lib/firsttouch/grub.cfg.before", "menuentry\n")
+    done = run_module("plan_record", {"state": "absent", "sysroot": str(root)})
+    assert len(done["changes"]) == 3 and len(done["diff"]) == 2
+    assert not (root / "var/lib/firsttouch").exists()
+
+
+BLS = "options root=/dev/vda1 ro default_hugepagesz=2M nohz_full=1,3\n"
+
+
+def test_a_boot_argument_that_was_there_before_us_does_not_become_ours(tmp_path: Path) -> None:
+    root = make_host(tmp_path)
+    put(root, "/etc/os-release", "ID=rhel\n")
+    put(root, "/boot/grub2/grubenv", "# GRUB Environment Block\n" + "#" * 999)
+    put(
+        root,
+        "/etc/default/grub",
+        "# isolcpus=managed_irq,domain,1,3 was here once\nGRUB_ENABLE_BLSCFG=true\n",
+    )
+    put(root, "/boot/loader/entries/one.conf", f"title One\nversion 6.1\nlinux /vmlinuz\n{BLS}")
+    result = plan(root, INTENT)
+    done = record(root, result)["plan"]
+    assert done["boot"]["tokens"] == result["plan"]["boot"]["tokens"]
+    missing = [token for token in done["boot"]["tokens"] if token not in done["boot"]["owned"]]
+    assert missing == ["default_hugepagesz=2M", "nohz_full=1,3"]
+    assert record(root, plan(root, INTENT))["changed"] is False
+    reverted = plan(root, {}, revert=True)["plan"]["boot"]
+    assert "hugepagesz=2M" in reverted["owned"] and "default_hugepagesz=2M" not in reverted["owned"]
+
+
+def test_our_own_file_is_not_somebody_elses(tmp_path: Path) -> None:
+    root = make_host(tmp_path)
+    put(root, "/etc/os-release", "ID=debian\n")
+    put(root, "/etc/default/grub", 'GRUB_CMDLINE_LINUX_DEFAULT="quiet nohz_full=1,3"\n')
+    line = 'GRUB_CMDLINE_LINUX_DEFAULT="$GRUB_CMDLINE_LINUX_DEFAULT rcu_nocbs=1,3"\n'
+    put(root, "/etc/default/grub.d/zzz-firsttouch.cfg", line)
+    owned = record(root, plan(root, INTENT))["plan"]["boot"]["owned"]
+    assert "rcu_nocbs=1,3" in owned and "nohz_full=1,3" not in owned
+
+
 def test_absent_leaves_foreign_files_alone(tmp_path: Path) -> None:
     root = make_host(tmp_path)
     record(root, plan(root, INTENT))
