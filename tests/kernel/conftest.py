@@ -17,7 +17,7 @@ if not LINK.is_symlink():
     LINK.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(FileExistsError):  # another pytest process was first
         LINK.symlink_to(ROOT)
-for path in (str(TREE), str(ROOT / "tests"), str(Path(__file__).parent)):
+for path in (str(TREE), str(ROOT / "tests"), str(ROOT / "tests" / "unit"), str(Path(__file__).parent)):
     if path not in sys.path:
         sys.path.insert(0, path)
 

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Hold a prediction against what a booted kernel answered."""
+"""Hold what kernel_cmdline_info predicts against what a booted kernel answered."""
 
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 from ansible_collections.firsttouch.host.plugins.module_utils._cpulist import format_list, parse
-from ansible_collections.firsttouch.host.plugins.module_utils._kernel_args import KernelFacts, Prediction
-from ansible_collections.firsttouch.host.plugins.module_utils._kernel_hugetlb import Pool
+from support import put, run_module
 
 # The kernel's own words for what a reason code claims. A complaint without its code, or a code without its
 # complaint, is a difference.
@@ -33,32 +33,31 @@ _CRASH = re.compile(
 )
 
 
-def facts_of(answer: dict[str, Any]) -> KernelFacts:
-    """The facts of the guest that gave ANSWER to an empty command line."""
-    major, minor = answer["release"].split(".")[:2]
-    version = (int(major), int(minor))
-    possible = parse(answer["possible"])
-    return KernelFacts(
-        version=version,
-        release=answer["release"],
-        nr_cpu_ids=answer["nr_cpu_ids"] or max(possible) + 1,
-        possible=possible,
-        present=parse(answer["present"]),
-        online=parse(answer["online"]),
-        nodes=tuple(sorted(int(node) for node in answer["nodes"])),
-        memory_nodes=tuple(sorted(parse(answer["nodes_with_memory"]))),
-        memory_bytes=answer["memory_bytes"],
-        sizes_shown_kb=tuple(int(size[:-2]) for size in answer["pools"]),
-        node_format=version >= (5, 16),
-    )
+def predicted(root: Path, guest: dict[str, Any], line: str) -> dict[str, Any]:
+    """What kernel_cmdline_info says of LINE on the guest that gave the answer GUEST to an empty line."""
+    cpu, node = "/sys/devices/system/cpu", "/sys/devices/system/node"
+    files = {
+        "/proc/cmdline": f"{guest['cmdline']}{line}\n",
+        "/proc/sys/kernel/osrelease": guest["release"],
+        "/proc/meminfo": f"MemTotal: {guest['memory_bytes'] // 1024} kB\nHugepagesize: {guest['default_kb']} kB",
+        "/proc/cpuinfo": "processor\t: 0\nflags\t\t: fpu pse lm pdpe1gb\n",
+        **{f"{cpu}/{name}": guest[name] for name in ("possible", "present", "online")},
+        f"{node}/online": ",".join(sorted(guest["nodes"], key=int)),
+        f"{node}/has_memory": guest["nodes_with_memory"],
+        **{f"/sys/kernel/mm/hugepages/hugepages-{size}/nr_hugepages": "0" for size in guest["pools"]},
+    }
+    for path, text in files.items():
+        put(root, path, text)
+    result = run_module("kernel_cmdline_info", {"sysroot": str(root)})
+    assert not result.get("failed"), result
+    found: dict[str, Any] = result["predicted"]["running"]
+    return found
 
 
-def differences(prediction: Prediction, answer: dict[str, Any]) -> list[str]:
-    """Every point in which PREDICTION and the kernel's ANSWER differ, as one sentence each."""
+def differences(doc: dict[str, Any], answer: dict[str, Any]) -> list[str]:
+    """Every point in which the prediction DOC and the kernel's ANSWER differ, as one sentence each."""
     if answer["outcome"] != "booted":
         return [f"the kernel did not boot: {answer['outcome']}\n{answer.get('console', '')[-2000:]}"]
-    doc = prediction.as_dict()
-    found = [*_pools(prediction, doc, answer)]
     pairs = (
         ("default size in kB", doc["default_kb"], answer["default_kb"]),
         ("isolated", doc["isolation"]["domain"], answer["isolated"]),
@@ -68,34 +67,33 @@ def differences(prediction: Prediction, answer: dict[str, Any]) -> list[str]:
         ("possible CPUs", doc["cpus"]["possible"], answer["possible"]),
         ("crashkernel bytes", doc["memory"]["crashkernel_bytes"] or 0, _crash_bytes(answer)),
     )
-    found += [
+    found = [
         f"{name}: predicted {ours!r}, the kernel has {its!r}" for name, ours, its in pairs if ours != its
     ]
-    return found + _complaints(doc, answer)
+    return _pools(doc, answer) + found + _complaints(doc, answer)
 
 
-def _pools(prediction: Prediction, doc: dict[str, Any], answer: dict[str, Any]) -> list[str]:
+def _pools(doc: dict[str, Any], answer: dict[str, Any]) -> list[str]:
     found = []
     for size, real in answer["pools"].items():
         ours = doc["pools"].get(size, {"total": 0, "nodes": {}})
         if ours["total"] != real["total"]:
             found.append(f"pool {size}: predicted {ours['total']}, the kernel has {real['total']}")
-        for node, pages in real["nodes"].items():
-            placed = sum(ours["nodes"].values()) == ours["total"]
-            wanted = ours["nodes"].get(node, 0) if ours["nodes"] and placed else None
-            if wanted is not None and wanted != pages:
+        for node, pages in real["nodes"].items() if _placed(ours) else ():
+            if ours["nodes"].get(node, 0) != pages:
+                wanted = ours["nodes"].get(node, 0)
                 found.append(f"pool {size} node {node}: predicted {wanted}, the kernel has {pages}")
-    missing = sorted(
-        size for size, ours in doc["pools"].items() if ours["total"] and size not in answer["pools"]
-    )
-    found += [f"pool {size}: the kernel shows no such pool" for size in missing]
-    if not found and (prediction.facts.version < (6, 8) or all(pool.nodes for pool in _filled(prediction))):
+    sizes = {size for size, ours in doc["pools"].items() if ours["total"]}
+    found += [f"pool {size}: the kernel shows no such pool" for size in sorted(sizes - set(answer["pools"]))]
+    major, minor = map(int, doc["kernel"]["version"].split("."))
+    if not found and ((major, minor) < (6, 8) or all(_placed(doc["pools"][size]) for size in sizes)):
         found += _node_bytes(doc, answer)
     return found
 
 
-def _filled(prediction: Prediction) -> list[Pool]:
-    return [pool for pool in prediction.pools.values() if pool.total]
+def _placed(pool: dict[str, Any]) -> bool:
+    """Whether every page of the pool has its node by the arguments."""
+    return bool(pool["nodes"]) and sum(pool["nodes"].values()) == pool["total"]
 
 
 def _node_bytes(doc: dict[str, Any], answer: dict[str, Any]) -> list[str]:
