@@ -118,7 +118,11 @@ def check_problems(ctx: Context) -> Iterator[Result]:
             source=problem.where(),
             remedy=f"Mend that file: until then nobody can tell whether {_variables(tokens)} will boot.",
         )
-    entries = [entry for entry in (layers.backend.entries() if layers.backend else []) if not entry.recovery]
+    entries = [
+        entry
+        for entry in (layers.backend.entries() if layers.backend else [])
+        if not entry.recovery and not entry.default
+    ]
     lacking = [entry.id for entry in entries if shortfall(entry.line, tokens, layers.facts)]
     if entries:
         yield judge(

@@ -107,7 +107,7 @@ def _answers(ctx: Context, row: Mapping[str, Any], pool: Mapping[str, Any]) -> I
                 pages["got"],
                 reason=reason or "wrong_node",
                 source=_source(size_kb, node),
-                remedy=remedy,
+                remedy=f"See {identity}; {HUGEPAGES} asks for these pages on this node.",
             )
 
 
