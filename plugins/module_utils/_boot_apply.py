@@ -8,7 +8,7 @@ from typing import Any
 
 from ._boot_backend import Backend, running_line
 from ._boot_effect import Concern, effect_of
-from ._boot_plan import BootPlan, Request
+from ._boot_plan import BootPlan, Request, describe_token
 from ._boot_report import foreign_staged
 from ._boot_types import BootError, Runner
 from ._bootloader import detect
@@ -59,6 +59,10 @@ def _result(backend: Backend, plan: BootPlan, applied: dict[str, Any], running: 
     request, changes = plan.request, plan.changes()
     line = applied["line"]
     keys = request.all_keys() | Request(tuple(plan.before)).all_keys()
+    try:
+        places = backend.configured_line() or []
+    except BootError:
+        places = []
     return {
         "changed": bool(changes),
         "changes": changes,
@@ -68,11 +72,8 @@ def _result(backend: Backend, plan: BootPlan, applied: dict[str, Any], running: 
         "backup": applied["backup"],
         "next_boot_line": line,
         "reboot_due": reboot_due(plan, line, running, backend.facts()),
-        "foreign_staged": foreign_staged(running, line, backend.default_entry(), frozenset(keys)),
-        "replaced": [
-            {"token": token.text, "file": str(token.source).rpartition(":")[0] if token.source else None}
-            for token in plan.replaced
-        ],
+        "foreign_staged": foreign_staged(running, line, backend.default_entry(), places, frozenset(keys)),
+        "replaced": [describe_token(token) for token in plan.replaced],
         "memory": plan.memory,
     }
 

@@ -188,8 +188,8 @@ class BlsBackend(Backend):
             tail = next((self._tail(raw) for raw in indirect if self._tail(raw)), ())
             carriers.append(Carrier(GRUBENV, "kernelopts", tuple(self._env_tokens("kernelopts")), tail, True))
         inherited = self._inherited()
-        wanted = place([*carriers, *inherited], request, facts)
-        plan = BootPlan(request, running=running)
+        wanted, replaced = place([*carriers, *inherited], request, facts)
+        plan = BootPlan(request, running=running, replaced=replaced)
         variables = dict(self.variables)
         for carrier, texts in zip(carriers, wanted):
             if carrier.name == "kernelopts":

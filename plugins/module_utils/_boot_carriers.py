@@ -30,10 +30,13 @@ class Carrier:
         return [token.text for token in self.tokens]
 
 
-def place(carriers: list[Carrier], request: Request, facts: KernelFacts) -> list[list[str]]:
-    """The token texts each of CARRIERS is to hold: ours at the end of each, before a bare `--`.
+def place(
+    carriers: list[Carrier], request: Request, facts: KernelFacts
+) -> tuple[list[list[str]], list[LineToken]]:
+    """The token texts each of CARRIERS is to hold, and the foreign tokens that are replaced.
 
-    Where foreign tokens already do all of it nothing is added. Raises BootError for a contradiction.
+    Ours go to the end of each, before a bare `--`. Where foreign tokens already do all of it nothing is added.
+    Raises BootError for a contradiction.
     """
     foreign = [
         [token for token in mark_ours(list(carrier.tokens), request.owned) if not token.ours]
@@ -41,21 +44,22 @@ def place(carriers: list[Carrier], request: Request, facts: KernelFacts) -> list
     ]
     settled = [settle([*rest, *carrier.tail], request, facts) for rest, carrier in zip(foreign, carriers)]
     together = any(ours for (ours, _), carrier in zip(settled, carriers) if carrier.drops_keys)
-    result = []
+    result: list[list[str]] = []
+    gone: list[LineToken] = []
     for rest, carrier, (ours, replaced) in zip(foreign, carriers, settled):
         if request.tokens and not ours and not (carrier.drops_keys and together):
-            # what is ours beside it stays where it is the same
-            result.append(carrier.texts() if _same(carrier, request) else _texts(rest))
+            result.append(_texts(rest))
             continue
         _refuse_tail(replaced, carrier)
         kept = [token for token in rest if all(token is not other for other in replaced)]
         if carrier.drops_keys:
             kept = _without_keys(kept, request)
+        gone += [t for t in rest if all(t is not k for k in kept) and t.text not in request.tokens]
         texts = with_ours(_texts(kept), list(request.tokens))
         line = " ".join([*texts, *_texts(list(carrier.tail))])
         check_line(line, list(request.tokens), request, facts, file=carrier.path)
         result.append(texts)
-    return result
+    return result, gone
 
 
 def _without_keys(kept: list[LineToken], request: Request) -> list[LineToken]:
@@ -84,11 +88,6 @@ def _refuse_tail(replaced: list[LineToken], carrier: Carrier) -> None:
                 token.source.file if token.source else None,
                 token.source.line if token.source else None,
             )
-
-
-def _same(carrier: Carrier, request: Request) -> bool:
-    ours = [t.text for t in mark_ours(list(carrier.tokens), request.owned) if t.ours]
-    return not ours or all(text in request.tokens for text in ours)
 
 
 def _texts(tokens: list[LineToken]) -> list[str]:

@@ -148,70 +148,69 @@ class GrubBackend(Backend):
     # -- planning -----------------------------------------------------------------------------------
 
     def plan(self, request: Request, running: str | None) -> BootPlan:
-        if self.grub.error:
+        broken = self.grub.error is not None and self.grub.error.problem.file == DROPIN
+        if self.grub.error and not broken:
             raise self.grub.error
         self.require_default(self._refusal)
         if self.cfg and self.cfg.notes and self.live:
             note = self.cfg.notes[0]
             raise BootError(note.reason, note.text, note.file, note.line)
-        facts = self.facts()
-        before_text = read_text(self.root, DROPIN)
         bare = read_default(self.root, overlay={DROPIN: ""})
-        foreign = self.boot_tokens(bare)
-        ours, replaced = settle(foreign, request, facts)
-        if (
-            not ours
-            and request.tokens
-            and before_text is not None
-            and _own_texts(self.grub) == list(request.tokens)
-        ):
-            ours = list(request.tokens)  # somebody added the same later; both stay
-        overlay = {DROPIN: ""}
+        if bare.error:
+            raise bare.error
+        facts = self.facts()
+        ours, replaced = settle(self.boot_tokens(bare), request, facts)
+        bare, overlay = self._without(bare, replaced)
+        return self._complete(request, running, ours, replaced, bare, overlay)
+
+    def _without(self, bare: GrubDefault, replaced: list[LineToken]) -> tuple[GrubDefault, dict[str, str]]:
+        """BARE without the foreign tokens REPLACED, and the texts of the files that were edited for it."""
+        overlay, left = {DROPIN: ""}, list(replaced)
         for name in NORMAL:
             names = {(token.text, token.source) for token in _tokens(bare, name)}
-            mine = [token for token in replaced if (token.text, token.source) in names]
+            mine = [token for token in left if (token.text, token.source) in names]
             if mine:
                 overlay = drop_tokens(self.root, bare, name, mine, overlay, True)
                 bare = read_default(self.root, overlay=overlay)
-                replaced = [token for token in replaced if token not in mine]
-        if replaced:
-            token = replaced[0]
-            raise BootError(
-                "cannot_replace", f"{token.text} is not written in the files that are read", *_where(token)
-            )
-        return self._complete(request, running, ours, bare, overlay, before_text)
+                left = [token for token in left if token not in mine]
+        if left:
+            text = f"{left[0].text} is not written in the files that are read"
+            raise BootError("cannot_replace", text, *_where(left[0]))
+        return bare, overlay
 
     def _complete(
         self,
         request: Request,
         running: str | None,
         ours: list[str],
+        replaced: list[LineToken],
         bare: GrubDefault,
         overlay: dict[str, str],
-        before_text: str | None,
     ) -> BootPlan:
         """The plan for having OURS in the drop-in over the files BARE (with OVERLAY in place of some)."""
+        before_text = read_text(self.root, DROPIN)
         after_text = _content(bare, ours) if ours else None
         after = read_default(self.root, overlay={**overlay, DROPIN: after_text or ""})
         if after.error:
             raise after.error
         self._check_overridden(after, ours)
         facts = self.facts()
-        tokens = self.boot_tokens(after)
-        line = " ".join(token.text for token in tokens)
+        line = " ".join(token.text for token in self.boot_tokens(after))
         check_line(line, list(request.tokens), request, facts, file=DROPIN)
         entry = self.cfg.default if self.cfg else None
-        plan = BootPlan(request, line=line, line_before=entry.line if entry else None, running=running)
+        plan = BootPlan(request, line=line, replaced=replaced, running=running)
+        plan.line_before = entry.line if entry else None
         plan.memory = guard(line, request, running, facts, self.root)
         if before_text != after_text:
             plan.files.append(FileChange(DROPIN, before_text, after_text))
         for path, text in overlay.items():
             if path != DROPIN:
                 plan.files.append(FileChange(path, read_text(self.root, path), text))
-        now = " ".join(token.text for token in self.boot_tokens(self.grub))
+        current = bare if self.grub.error else self.grub
+        now = " ".join(token.text for token in self.boot_tokens(current))
         if entry and self.live:
             now = entry.line  # which may be older than the settings
-        about = Request((*request.tokens, *_own_texts(self.grub)), request.keys, request.owned)
+        about = Request((*request.tokens, *_own_texts(current)), request.keys, request.owned)
         plan.before, plan.after = about.about(now), about.about(line)
         if self.live:
             plan.generate = bool(plan.files) or plan.before != plan.after

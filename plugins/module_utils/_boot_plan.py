@@ -137,7 +137,7 @@ def settle(
                 "or set firsttouch_on_conflict to replace",
                 source.file if source else None,
                 source.line if source else None,
-                foreign=[_describe(token) for token in against],
+                foreign=[describe_token(token) for token in against],
             )
         replaced += against
         rest = [token for token in rest if all(token is not other for other in against)]
@@ -216,7 +216,8 @@ class FileWriter:
             atomic_write(real, text, mode)
 
 
-def _describe(token: LineToken) -> dict[str, Any]:
+def describe_token(token: LineToken) -> dict[str, Any]:
+    """TOKEN with its place, as plain data."""
     source = token.source
     return {
         "token": token.text,

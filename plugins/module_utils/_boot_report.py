@@ -141,21 +141,21 @@ def boot_id(root: str) -> str | None:
 
 
 def foreign_staged(
-    running: str | None, line: str | None, entry: Entry | None, ours: frozenset[str]
+    running: str | None, line: str | None, entry: Entry | None, places: list[LineToken], ours: frozenset[str]
 ) -> list[str]:
-    """The foreign tokens that differ between what RUNS and the LINE that boots next, with their places."""
+    """The foreign tokens that differ between what RUNS and the LINE that boots next, with their PLACES."""
     if running is None or line is None:
         return []
     keys = {normal_key(key) for key in ours}
     now, then = _foreign(running, keys), _foreign(line, keys)
     maybe = set(entry.unresolved) if entry else set()
-    places = {token.text: token.source for token in (entry.tokens if entry else ())}
+    written = {t.text: t.source for t in [*(entry.tokens if entry else ()), *places] if t.source}
     found = []
     for text in [text for text in then if text not in maybe]:
         if text in now:
             now.remove(text)
         else:
-            place = f" ({places[text]})" if places.get(text) else ""
+            place = f" ({written[text]})" if text in written else ""
             found.append(f"only in the next boot: {text}{place}")
     found.extend(f"only in the running kernel: {text}" for text in now if text not in maybe)
     return found

@@ -126,8 +126,9 @@ class SystemdBootBackend(Backend):
             raise BootError(
                 "nothing_to_change", "there is no boot entry and no /etc/kernel/cmdline", KERNEL_CMDLINE
             )
-        plan = BootPlan(request, running=running)
-        texts = {carrier.path: wanted for carrier, wanted in zip(carriers, place(carriers, request, facts))}
+        placed, replaced = place(carriers, request, facts)
+        plan = BootPlan(request, running=running, replaced=replaced)
+        texts = {carrier.path: wanted for carrier, wanted in zip(carriers, placed)}
         for carrier in carriers:
             if texts[carrier.path] == carrier.texts():
                 continue
@@ -174,7 +175,7 @@ class SystemdBootBackend(Backend):
         except BaseException:
             writer.undo()
             raise
-        return {"generated": bool(plan.files), "backup": None, "line": plan.line}
+        return {"generated": False, "backup": None, "line": plan.line}
 
 
 def loader_places(root: str) -> list[str]:
