@@ -6,6 +6,8 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+if sys.version_info < (3, 11):  # noqa: UP036 - the reader of this line may be older than the rest needs
+    sys.exit("testhost: needs Python 3.11 or newer; this is " + sys.version.split()[0])
 if not __package__:
     # Run by directory, which has put this package's own modules on the path in place of the package.
     sys.path[0] = str(Path(__file__).resolve().parent.parent)

@@ -32,7 +32,7 @@ class AptSource:
 def pick_mirror(index_targets: str) -> str:
     """The address of the first Debian main archive in lines of ``address|codename|component``."""
     for line in index_targets.splitlines():
-        address, codename, component = (line.split("|") + ["", ""])[:3]
+        address, codename, component = [*line.split("|"), "", ""][:3]
         if component == "main" and codename in _DEBIAN_SUITES and address:
             return address.rstrip("/")
     return ""

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import signal
@@ -70,6 +71,8 @@ def cmd_reset(args: argparse.Namespace) -> int:
 
 
 def cmd_freeze(args: argparse.Namespace) -> int:
+    if not 1 <= args.milliseconds <= 60000:
+        raise HostError(f"{args.milliseconds} ms: must be from 1 to 60000")
     took = hosts.freeze(hosts.get(args.name), args.milliseconds)
     print(f"{took:.1f} ms")
     return 0
@@ -105,12 +108,11 @@ def cmd_logs(args: argparse.Namespace) -> int:
     log = hosts.get(args.name).serial_log
     if not log.exists():
         raise HostError(f"{log} is not there: the host has not been started")
-    with log.open("rb") as stream:
-        data = stream.read()
-        lines = data.splitlines(keepends=True)
+    with log.open("rb") as stream, contextlib.suppress(KeyboardInterrupt):
+        lines = stream.read().splitlines(keepends=True)
         sys.stdout.buffer.write(b"".join(lines[-args.lines :] if args.lines else lines))
         sys.stdout.buffer.flush()
-        while args.follow:
+        while args.follow and log.exists():
             sys.stdout.buffer.write(stream.read())
             sys.stdout.buffer.flush()
             time.sleep(0.3)
@@ -168,9 +170,16 @@ def _command(
 
 def _add_host_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     bootable = [name for name, one in topology.load().items() if not one.ask_only]
-    sub = _command(commands, "build", "build an image, once", "Build Debian images; one that is there is kept.\n\n\
-The mirror is the one that this machine's apt uses. A changed recipe builds again.")
-    sub.add_argument("--release", action="append", choices=apt.RELEASES, help="default trixie; may be repeated")
+    sub = _command(
+        commands,
+        "build",
+        "build an image, once",
+        "Build Debian images; one that is there is kept.\n\n\
+The mirror is the one that this machine's apt uses. A changed recipe builds again.",
+    )
+    sub.add_argument(
+        "--release", action="append", choices=apt.RELEASES, help="default trixie; may be repeated"
+    )
     sub.add_argument("--force", action="store_true", help="build even if the image is there")
     sub.set_defaults(run=cmd_build)
 
@@ -206,13 +215,24 @@ The mirror is the one that this machine's apt uses. A changed recipe builds agai
 
 
 def _add_view_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    sub = _command(commands, "ssh", "log in, or run a command", "Log in as root, or run a command there.\n\n\
-Example: testhost ssh two-node cat /proc/cmdline")
-    sub.add_argument("name", nargs="?", help=NAME_HELP)
+    sub = _command(
+        commands,
+        "ssh",
+        "log in, or run a command",
+        "Log in as root, or run a command there; ssh joins\n\
+its words with spaces for the remote shell.\n\nExample: testhost ssh two-node 'cat /proc/cmdline'",
+    )
+    sub.add_argument("name", nargs="?", help=f"{NAME_HELP} and no command")
     sub.add_argument("command", nargs=argparse.REMAINDER, help="command and arguments; none gives a shell")
     sub.set_defaults(run=cmd_ssh)
 
-    sub = _command(commands, "status", "what runs", "List the hosts: running, frozen (stopped) or dead.")
+    sub = _command(
+        commands,
+        "status",
+        "what runs",
+        "List the hosts. A host is running, frozen (its QEMU is stopped by a signal) or dead\n\
+(its QEMU is gone; down removes what is left of it).\n\nExample: testhost status --json",
+    )
     sub.add_argument("--json", action="store_true", help="as JSON, with paths of keys and logs")
     sub.set_defaults(run=cmd_status)
 
@@ -238,9 +258,13 @@ def _add_ask_command(commands: argparse._SubParsersAction[argparse.ArgumentParse
         'Example: testhost ask "hugepagesz=2M hugepages=0:100,1:50 isolcpus=1,3" --topology two_node\n\n'
         f"Topologies:\n{machines}")  # fmt: skip
     sub.add_argument("cmdline", nargs="*", metavar="CMDLINE", help="in quotes; several are asked in a row")
-    sub.add_argument("--file", help="read more of them from a file, one a line (- for stdin); prints an array")
+    sub.add_argument(
+        "--file", help="read more of them from a file, one a line (- for stdin); prints an array"
+    )
     sub.add_argument("--dmesg", action="store_true", help="add the whole kernel log to each answer")
-    sub.add_argument("--topology", choices=list(topology.load()), default="two_node", help="default %(default)s")
+    sub.add_argument(
+        "--topology", choices=list(topology.load()), default="two_node", help="default %(default)s"
+    )
     sub.add_argument("--release", choices=apt.RELEASES, default=apt.RELEASES[0], help="default %(default)s")
     sub.add_argument("--limit", type=float, default=ask.ASK_LIMIT, metavar="S",
         help="seconds until a kernel counts as hanging; default %(default)s")  # fmt: skip

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import re
@@ -11,7 +13,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -86,10 +88,8 @@ def _load(directory: Path) -> Host | None:
         raise HostError(f"{directory}/state.json cannot be read ({error}); remove {directory}") from error
     if not host.pid:
         # The start was interrupted before the pid was recorded; QEMU itself may have written it.
-        try:
+        with contextlib.suppress(FileNotFoundError, ValueError):
             host = replace(host, pid=int(host.pid_file.read_text()))
-        except (FileNotFoundError, ValueError):
-            pass
     return host
 
 
@@ -150,8 +150,7 @@ def _launch(host: Host, machine: topology.Topology) -> Host:
     for _ in range(_PORT_TRIES):
         host.pid_file.unlink(missing_ok=True)
         save(replace(host, pid=0, started=None))
-        # -daemonize returns once the guest runs, so errors of its arguments arrive here. A session of
-        # its own keeps a Ctrl-C of the terminal from reaching it.
+        # -daemonize returns once the guest runs, so errors of its arguments arrive here.
         done = subprocess.run(
             qemu_argv(host, machine),
             check=False,
@@ -159,6 +158,7 @@ def _launch(host: Host, machine: topology.Topology) -> Host:
             capture_output=True,
             text=True,
             timeout=60,
+            start_new_session=True,
         )
         if done.returncode == 0:
             pid = int(host.pid_file.read_text())
@@ -192,7 +192,11 @@ def _ssh_answers(host: Host, limit: float) -> bool:
         return False
     try:
         done = subprocess.run(
-            ssh_argv(host, ["true"]), check=False, stdin=subprocess.DEVNULL, capture_output=True, timeout=limit
+            ssh_argv(host, ["true"]),
+            check=False,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=limit,
         )
         return done.returncode == 0
     except subprocess.TimeoutExpired:
@@ -225,6 +229,18 @@ def wait_for_ssh(host: Host, limit: float, say: Say) -> float:
         time.sleep(0.3)
 
 
+@contextlib.contextmanager
+def _starting(name: str) -> Iterator[None]:
+    """Only one start of a name at a time. ``down`` does not wait: it may end a host that still boots."""
+    hosts_dir().mkdir(parents=True, exist_ok=True)
+    with (hosts_dir() / f".{name}.lock").open("w") as stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise HostError(f"another testhost is starting {name}") from None
+        yield
+
+
 def up(name: str, topology_name: str, release: str, say: Say, limit: float = BOOT_LIMIT) -> Host:
     """Start a host and wait for its SSH. A host that fails to come up, or is interrupted, is removed."""
     if not _NAME.fullmatch(name):
@@ -234,25 +250,23 @@ def up(name: str, topology_name: str, release: str, say: Say, limit: float = BOO
         raise HostError(f"topology {topology_name} is for ask only: its memory exceeds what a host may take")
     qemu.find_tools(qemu.QEMU, "qemu-img", "ssh", "ssh-keygen")
     built = image.build(release, say)
-    directory = host_dir(name)
-    try:
-        directory.mkdir(parents=True, mode=0o700)
-    except FileExistsError:
-        known = _load(directory)
-        if known is not None and is_running(known):
-            raise HostError(f"{name} runs already; end it first: testhost down {name}") from None
-        shutil.rmtree(directory)
-        directory.mkdir(mode=0o700)
     accel = probe.accelerator(built.kernel, say)
-    host = Host(name, release, topology_name, str(built.directory), accel, qemu.free_port())
-    try:
-        argv = [qemu.find_tools("ssh-keygen")["ssh-keygen"], "-q", "-t", "ed25519", "-N", "", "-C"]
-        subprocess.run([*argv, f"firsttouch-{name}", "-f", str(host.key)], check=True)
-        _new_overlay(host)
-        return _boot(host, machine, limit, say)
-    except BaseException:
-        down(name)
-        raise
+    with _starting(name):
+        known = _load(host_dir(name))
+        if known is not None and is_running(known):
+            raise HostError(f"{name} runs already; end it first: testhost down {name}")
+        shutil.rmtree(host_dir(name), ignore_errors=True)
+        host_dir(name).mkdir(mode=0o700)
+        host = Host(name, release, topology_name, str(built.directory), accel, qemu.free_port())
+        try:
+            save(host)
+            keygen = [qemu.find_tools("ssh-keygen")["ssh-keygen"], "-q", "-t", "ed25519", "-N", ""]
+            subprocess.run([*keygen, "-C", f"firsttouch-{name}", "-f", str(host.key)], check=True)
+            _new_overlay(host)
+            return _boot(host, machine, limit, say)
+        except BaseException:
+            down(name)
+            raise
 
 
 def _boot(host: Host, machine: topology.Topology, limit: float, say: Say) -> Host:
@@ -266,34 +280,33 @@ def _boot(host: Host, machine: topology.Topology, limit: float, say: Say) -> Hos
 def down(name: str) -> bool:
     """End a host and remove all that it had; False when there was no QEMU to end."""
     host = _load(host_dir(name))
-    ended = bool(host and host.pid) and host is not None and _stop(host)
+    ended = False
+    if host is not None and host.pid:
+        ended = qemu.stop(host.pid, host.started, str(host.pid_file))
     shutil.rmtree(host_dir(name), ignore_errors=True)
     return ended
-
-
-def _stop(host: Host) -> bool:
-    return qemu.stop(host.pid, host.started, str(host.pid_file))
 
 
 def reset(host: Host, say: Say, limit: float = BOOT_LIMIT) -> Host:
     """The same host (name, port, key) from a clean image again."""
     if host.pid:
-        _stop(host)
+        qemu.stop(host.pid, host.started, str(host.pid_file))
     machine = topology.get(host.topology)
-    try:
-        host.serial_log.unlink(missing_ok=True)
-        _new_overlay(host)
-        return _boot(host, machine, limit, say)
-    except BaseException:
-        down(host.name)
-        raise
+    with _starting(host.name):
+        try:
+            host.serial_log.unlink(missing_ok=True)
+            _new_overlay(host)
+            return _boot(host, machine, limit, say)
+        except BaseException:
+            down(host.name)
+            raise
 
 
 def freeze(host: Host, milliseconds: int) -> float:
     """Stop every vCPU at once for a time, as a hypervisor that is busy elsewhere does; returns the
     milliseconds that it really took."""
-    if status_of(host) != "running":
-        raise HostError(f"{host.name} is {status_of(host)}; only a running host can be frozen")
+    if not is_running(host):
+        raise HostError(f"{host.name} is not running; start it again: testhost reset {host.name}")
     begin = time.monotonic()
     os.kill(host.pid, signal.SIGSTOP)
     try:

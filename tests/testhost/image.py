@@ -7,6 +7,7 @@ import fcntl
 import hashlib
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -110,7 +111,12 @@ def _run(argv: list[str], log: Path, what: str, say: Say, environment: dict[str,
     reported = begin
     with log.open("ab") as stream:
         process = subprocess.Popen(
-            argv, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, env=environment, start_new_session=True
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=stream,
+            env=environment,
+            start_new_session=True,
         )
         try:
             while process.poll() is None:
@@ -140,14 +146,26 @@ def _interrupt(process: subprocess.Popen[bytes]) -> None:
 
 def _debootstrap(release: str, work: Path, root_uuid: str, say: Say) -> None:
     source = apt.host_source()
+    if not source.keyrings:
+        raise HostError(
+            "no keyring of the Debian archive; on Debian or Ubuntu: apt-get install debian-archive-keyring"
+        )
     argv = [qemu.find_tools("mmdebstrap")["mmdebstrap"], "--mode=auto", "--variant=minbase", "--format=tar"]
     argv += [f"--include={','.join(PACKAGES)}"]
     argv += [f"--keyring={path}" for path in source.keyrings]
     argv += [f"--aptopt={option}" for option in (*source.options, 'Acquire::Languages "none";')]
     argv += [f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in _EXCLUDED]
-    argv += [f"--customize-hook={_CUSTOMIZE}/customize.sh \"$1\""]
+    # Without root, the hooks run as an id that may not read this directory; mmdebstrap itself may.
+    argv += [f"--customize-hook=copy-in {shlex.quote(str(_CUSTOMIZE))} /root"]
+    argv += [
+        f'--customize-hook=chroot "$1" env ROOT_UUID={root_uuid} sh /root/{_CUSTOMIZE.name}/customize.sh'
+    ]
+    argv += [f'--customize-hook=rm -r "$1/root/{_CUSTOMIZE.name}"']
     argv += [release, str(work / "root.tar")] + ([source.mirror] if source.mirror else [])
-    environment = {**os.environ, "TMPDIR": str(work), "ROOT_UUID": root_uuid, "LC_ALL": "C.UTF-8"}
+    environment = {**os.environ, "LC_ALL": "C.UTF-8"}
+    if os.geteuid() == 0:
+        # In here it is removed with the rest if mmdebstrap is killed; only root may pass through it.
+        environment["TMPDIR"] = str(work)
     say(f"{release}: installing {len(PACKAGES)} packages and what they need")
     _run(argv, work / "build.log", f"{release}: mmdebstrap", say, environment)
 
@@ -162,14 +180,14 @@ def _lay_out(release: str, work: Path, root_uuid: str, say: Say) -> None:
         stream.write(mbr(sectors))
         stream.truncate(DISK_MIB << 20)
     script = (
-        'set -eu; mkdir root; tar -xf root.tar -C root --numeric-owner; rm root.tar; '
-        f'{mke2fs} -q -t ext4 -U {root_uuid} -L root -d root '
-        f'-E offset={PARTITION_OFFSET},lazy_itable_init=0,lazy_journal_init=0 disk.raw {sectors // 2}k; '
+        "set -eu; mkdir root; tar -xf root.tar -C root --numeric-owner; rm root.tar; "
+        f"{mke2fs} -q -t ext4 -U {root_uuid} -L root -d root "
+        f"-E offset={PARTITION_OFFSET},lazy_itable_init=0,lazy_journal_init=0 disk.raw {sectors // 2}k; "
         "rm -rf root"
     )
     prefix = [] if os.geteuid() == 0 else ["unshare", "--user", "--map-root-user", "--map-auto"]
     say(f"{release}: writing the file system")
-    argv = [*prefix, "sh", "-c", f"cd '{work}' && {script}"]
+    argv = [*prefix, "sh", "-c", f"cd {shlex.quote(str(work))} && {script}"]
     _run(argv, work / "build.log", f"{release}: mke2fs", say, {**os.environ, "LC_ALL": "C.UTF-8"})
 
 
@@ -195,10 +213,13 @@ def _finish(release: str, work: Path, say: Say) -> None:
     argv += ["-cpu", "max,la57=off", "-smp", "2", "-m", "1024M", "-no-reboot", *qemu.serial_args(log)]
     argv += qemu.disk_args(work / "disk.raw", "raw")
     argv += ["-kernel", str(work / "vmlinuz"), "-initrd", str(work / "initrd.img")]
-    argv += ["-append", "root=/dev/vda1 console=ttyS0,115200 panic=-1 quiet init=/usr/local/sbin/firsttouch-finish"]
+    argv += [
+        "-append",
+        "root=/dev/vda1 console=ttyS0,115200 panic=-1 quiet init=/usr/local/sbin/firsttouch-finish",
+    ]
     say(f"{release}: first boot ({accel}), to install GRUB")
-    with qemu.foreground(argv) as process:
-        qemu.await_exit(process, FINISH_LIMIT, log, f"{release}: first boot", say)
+    with qemu.foreground(argv) as guest:
+        qemu.await_exit(guest, FINISH_LIMIT, log, f"{release}: first boot", say)
     if "firsttouch: image finished" not in log.read_text("utf-8", "replace"):
         raise HostError(f"{release}: GRUB could not be installed; the serial log ends:\n{qemu.tail(log)}")
 
@@ -210,8 +231,11 @@ def build(release: str, say: Say, force: bool = False) -> Image:
         return image
     qemu.find_tools(qemu.QEMU, "qemu-img", "mmdebstrap", "mke2fs")
     with _lock(say):
-        if is_built(image) and not force:
-            return image
+        if is_built(image):
+            if not force:
+                return image
+            if str(image.directory) in _used_images():
+                raise HostError(f"hosts stand on {image.directory}; end them first: testhost down --all")
         for stale in images_dir().glob(".build-*"):
             shutil.rmtree(stale, ignore_errors=True)
         work = Path(tempfile.mkdtemp(prefix=".build-", dir=images_dir()))
@@ -223,9 +247,13 @@ def build(release: str, say: Say, force: bool = False) -> Image:
             _lay_out(release, work, root_uuid, say)
             _finish(release, work, say)
             work.chmod(0o755)
-            facts = {"release": release, "key": recipe_key(release), "seconds": round(time.monotonic() - begin)}
+            facts = {
+                "release": release,
+                "key": recipe_key(release),
+                "seconds": round(time.monotonic() - begin),
+            }
             (work / "image.json").write_text(json.dumps(facts) + "\n")
-            _remove_old(release, image)
+            _remove_old(release)
             work.rename(image.directory)
         except BaseException:
             _remove_tree(work)
@@ -242,13 +270,20 @@ def _remove_tree(work: Path) -> None:
     shutil.rmtree(work, ignore_errors=True)
 
 
-def _remove_old(release: str, image: Image) -> None:
-    """Drop earlier images of the release that no host's overlay stands on."""
+def _used_images() -> set[str]:
+    """The images that the overlay of a host stands on."""
     used = set()
     for state in hosts_dir().glob("*/state.json"):
-        used.add(json.loads(state.read_text()).get("image"))
+        try:
+            used.add(str(json.loads(state.read_text())["image"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+    return used
+
+
+def _remove_old(release: str) -> None:
+    """Drop earlier images of the release that no host stands on."""
+    used = _used_images()
     for directory in images_dir().glob(f"{release}-*"):
         if str(directory) not in used:
             shutil.rmtree(directory)
-        elif directory == image.directory:
-            raise HostError(f"hosts stand on {directory}; end them first: testhost down --all")

@@ -22,7 +22,7 @@ def _boot_id() -> str:
 
 
 def _probe(kernel: Path) -> str:
-    """"" when KVM works, else why not."""
+    """Why KVM does not work; empty when it does."""
     if not os.access("/dev/kvm", os.R_OK | os.W_OK):
         return "/dev/kvm is not there or not accessible"
     try:

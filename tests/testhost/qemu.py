@@ -5,17 +5,24 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from .errors import HostError
 
 QEMU = "qemu-system-x86_64"
+
+# ECMA-48 control sequences: CSI, OSC, and two-character ones.
+_CONTROL = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[ -/]*[0-~])")
 
 
 class TimeLimitError(HostError):
@@ -74,7 +81,7 @@ def tail(path: Path, lines: int = 25) -> str:
         text = path.read_bytes()[-16384:].decode("utf-8", "replace")
     except FileNotFoundError:
         return "(no serial log)"
-    printable = "".join(c for c in text if c == "\n" or c >= " ")
+    printable = "".join(c for c in _CONTROL.sub("", text) if c == "\n" or c >= " ")
     kept = [line.rstrip() for line in printable.splitlines() if line.strip()]
     return "\n".join(kept[-lines:]) or "(the serial log is empty)"
 
@@ -114,20 +121,23 @@ def is_ours(pid: int, started: int | None, marker: str) -> bool:
 
 
 def stop(pid: int, started: int | None, marker: str, limit: float = 10.0) -> bool:
-    """End exactly that process: SIGTERM, then SIGKILL at the limit. False when it was gone already."""
+    """End exactly that process: SIGTERM, then SIGKILL at the limit. False when it was gone already;
+    HostError when not even SIGKILL ends it."""
     if not is_ours(pid, started, marker):
         return False
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGCONT)
         os.kill(pid, signal.SIGTERM)
-    deadline = time.monotonic() + limit
-    while is_ours(pid, started, marker):
-        if time.monotonic() > deadline:
+    for last in (False, True):
+        deadline = time.monotonic() + limit
+        while time.monotonic() < deadline:
+            if not is_ours(pid, started, marker):
+                return True
+            time.sleep(0.05)
+        if not last:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-            deadline += limit
-        time.sleep(0.05)
-    return True
+    raise HostError(f"process {pid} does not end, not even by SIGKILL")
 
 
 def free_port() -> int:
@@ -137,46 +147,57 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+@dataclass(frozen=True)
+class Guest:
+    """A QEMU in the foreground, with what it wrote to stderr."""
+
+    process: subprocess.Popen[bytes]
+    errors: IO[bytes]
+
+    def error_text(self) -> str:
+        self.errors.seek(0)
+        return self.errors.read().decode("utf-8", "replace").strip()
+
+
 @contextlib.contextmanager
-def foreground(argv: list[str]) -> Iterator[subprocess.Popen[bytes]]:
+def foreground(argv: list[str]) -> Iterator[Guest]:
     """A QEMU that ends with the block, and with this process however that ends. Its own session keeps
     a Ctrl-C of the terminal from reaching it before us."""
     setpriv = find_tools("setpriv")["setpriv"]
-    process = subprocess.Popen(
-        [setpriv, "--pdeathsig", "KILL", "--", *argv],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        start_new_session=True,
-    )
-    try:
-        yield process
-    finally:
-        if process.poll() is None:
-            process.kill()
-        process.wait()
-        if process.stderr is not None:
-            process.stderr.close()
+    with tempfile.TemporaryFile() as errors:
+        process = subprocess.Popen(
+            [setpriv, "--pdeathsig", "KILL", "--", *argv],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+            start_new_session=True,
+        )
+        try:
+            yield Guest(process, errors)
+        finally:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
 
 
-def await_exit(
-    process: subprocess.Popen[bytes], limit: float, log: Path, what: str, say: Callable[[str], None]
-) -> None:
+def await_exit(guest: Guest, limit: float, log: Path, what: str, say: Callable[[str], None]) -> None:
     """Wait until a guest powered itself off; HostError with the end of its serial log at the limit."""
     begin = time.monotonic()
     reported = begin
     while True:
         try:
-            process.wait(timeout=0.2)
+            guest.process.wait(timeout=0.2)
             break
         except subprocess.TimeoutExpired:
             pass
         now = time.monotonic()
         if now - begin > limit:
-            raise TimeLimitError(f"{what} did not end within {limit:.0f} s; its serial log ends:\n{tail(log)}")
+            raise TimeLimitError(
+                f"{what} did not end within {limit:.0f} s; its serial log ends:\n{tail(log)}"
+            )
         if now - reported >= 10:
             reported = now
             say(f"{what}: {now - begin:.0f} s of at most {limit:.0f} s")
-    if process.returncode != 0:
-        error = process.stderr.read().decode("utf-8", "replace").strip() if process.stderr else ""
-        raise HostError(f"{what}: {QEMU} ended with status {process.returncode}: {error}\n{tail(log)}")
+    status = guest.process.returncode
+    if status != 0:
+        raise HostError(f"{what}: {QEMU} ended with status {status}: {guest.error_text()}\n{tail(log)}")

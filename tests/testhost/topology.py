@@ -21,6 +21,7 @@ _KEYS = {
     "memory_mib",
     "nodes",
     "distances",
+    "below_4g_mib",
     "cpu_options",
     "dmi",
     "reserve",
@@ -38,7 +39,8 @@ class Node:
 
 @dataclass(frozen=True)
 class Topology:
-    """One machine. ``distances`` holds (node, node, distance), applied both ways."""
+    """One machine. ``distances`` holds (node, node, distance), applied both ways; ``below_4g_mib`` is how
+    much memory comes before the PCI hole (0 = what the machine type does by itself)."""
 
     name: str
     description: str
@@ -48,6 +50,7 @@ class Topology:
     memory_mib: int
     nodes: tuple[Node, ...] = ()
     distances: tuple[tuple[int, int, int], ...] = ()
+    below_4g_mib: int = 0
     cpu_options: str = ""
     dmi: Mapping[str, str] = field(default_factory=dict)
     reserve: bool = True
@@ -79,6 +82,7 @@ def from_table(name: str, table: Mapping[str, Any]) -> Topology:
         memory_mib=sum(n.memory_mib for n in nodes) if nodes else int(table["memory_mib"]),
         nodes=nodes,
         distances=distances,
+        below_4g_mib=int(table.get("below_4g_mib", 0)),
         cpu_options=str(table.get("cpu_options", "")),
         dmi=dict(table.get("dmi", {})),
         reserve=bool(table.get("reserve", True)),
@@ -111,14 +115,16 @@ def _memory_backend(ident: str, memory_mib: int, reserve: bool) -> list[str]:
 
 
 def qemu_args(topology: Topology) -> list[str]:
-    """CPU, memory, NUMA and DMI arguments of QEMU. The machine type is set elsewhere, but its
-    memory-backend is here: ``-machine memory-backend=`` adds to an earlier -machine."""
+    """CPU, memory, NUMA and DMI arguments of QEMU. The machine type is set elsewhere; a -machine here
+    adds to it."""
     cpu = "max,la57=off" + (f",{topology.cpu_options}" if topology.cpu_options else "")
     args = [
         "-cpu", cpu,
         "-smp", f"{topology.cpus},sockets={topology.sockets},cores={topology.cores},threads={topology.threads}",
         "-m", f"{topology.memory_mib}M",
     ]  # fmt: skip
+    if topology.below_4g_mib:
+        args += ["-machine", f"max-ram-below-4g={topology.below_4g_mib}M"]
     if not topology.nodes:
         args += _memory_backend("ram", topology.memory_mib, topology.reserve)
         args += ["-machine", "memory-backend=ram"]

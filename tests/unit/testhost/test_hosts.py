@@ -1,0 +1,229 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import signal
+import socket
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from testhost import hosts, image, qemu, topology
+from testhost.errors import HostError
+from testhost.paths import host_dir
+
+Eventually = Callable[[Callable[[], object]], None]
+
+
+def make(name: str = "h", **fields: Any) -> hosts.Host:
+    host = hosts.Host(name, "trixie", "two_node", "/images/x", "tcg", 40022, **fields)
+    host.directory.mkdir(parents=True, exist_ok=True)
+    hosts.save(host)
+    return host
+
+
+@contextlib.contextmanager
+def sleeper(marker: str = "x") -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(["sh", "-c", "while :; do sleep 0.1; done", marker])
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_state_comes_back_as_it_was() -> None:
+    host = make(pid=7, started=9)
+    assert hosts.all_hosts() == [host]
+    assert hosts.get("h") == host
+    assert hosts.get(None) == host
+
+
+def test_names_that_do_not_decide_are_errors() -> None:
+    with pytest.raises(HostError, match="testhost up"):
+        hosts.get(None)
+    make("a")
+    make("b")
+    with pytest.raises(HostError, match="a, b"):
+        hosts.get(None)
+    with pytest.raises(HostError, match="a, b"):
+        hosts.get("c")
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"name": 1}'])
+def test_a_broken_state_names_its_file(text: str) -> None:
+    host_dir("h").mkdir(parents=True)
+    (host_dir("h") / "state.json").write_text(text)
+    with pytest.raises(HostError, match=r"state\.json"):
+        hosts.all_hosts()
+
+
+def test_a_start_that_was_cut_off_is_found_by_its_pid_file() -> None:
+    host = make()
+    with sleeper(str(host.pid_file)) as process:
+        host.pid_file.write_text(f"{process.pid}\n")
+        found = hosts.get("h")
+        assert hosts.is_running(found)
+        assert hosts.down("h")
+        assert process.wait(timeout=5) == -signal.SIGTERM
+    assert hosts.all_hosts() == []
+
+
+def test_a_reused_pid_is_not_ended() -> None:
+    with sleeper() as process:
+        started = qemu.start_time(process.pid)
+        assert started is not None
+        make(pid=process.pid, started=started - 1)
+        assert hosts.status_of(hosts.get("h")) == "dead"
+        assert not hosts.down("h")
+        assert process.poll() is None
+        make("i")
+        hosts.get("i").pid_file.write_text(str(process.pid))
+        assert not hosts.down("i")
+        assert process.poll() is None
+
+
+def test_a_stopped_process_shows_as_frozen_and_can_be_ended(eventually: Eventually) -> None:
+    with sleeper() as process:
+        host = make(pid=process.pid, started=qemu.start_time(process.pid))
+        assert hosts.status_of(host) == "running"
+        process.send_signal(signal.SIGSTOP)
+        eventually(lambda: hosts.status_of(host) == "frozen")
+        assert hosts.down("h")
+        assert process.wait(timeout=5) == -signal.SIGTERM
+
+
+def test_a_process_that_ignores_sigterm_is_killed(tmp_path: Path, eventually: Eventually) -> None:
+    ready = tmp_path / "ready"
+    script = f"trap '' TERM; : >{ready}; while :; do sleep 0.1; done"
+    process = subprocess.Popen(["sh", "-c", script])
+    eventually(ready.exists)
+    assert qemu.stop(process.pid, qemu.start_time(process.pid), "", limit=0.5)
+    assert process.wait(timeout=5) == -signal.SIGKILL
+
+
+def test_freeze_takes_its_time_and_lets_go(eventually: Eventually) -> None:
+    with sleeper() as process:
+        host = make(pid=process.pid, started=qemu.start_time(process.pid))
+        assert hosts.freeze(host, 100) >= 100
+        eventually(lambda: hosts.status_of(host) == "running")
+    with pytest.raises(HostError, match="not running"):
+        hosts.freeze(host, 100)
+
+
+def test_waiting_ends_when_qemu_ends() -> None:
+    host = make(pid=2**22 + 1, started=1)
+    host.serial_log.write_bytes(b"\x1b[2JLoading Linux\r\nlast words\r\n")
+    with pytest.raises(HostError, match=r"(?s)QEMU ended.*last words"):
+        hosts.wait_for_ssh(host, 60, pytest.fail)
+
+
+def test_waiting_ends_at_the_limit_and_at_a_panic() -> None:
+    with sleeper() as process:
+        host = make(pid=process.pid, started=qemu.start_time(process.pid))
+        with pytest.raises(HostError, match=r"(?s)no SSH login within 1 s.*no serial log"):
+            hosts.wait_for_ssh(host, 1, pytest.fail)
+        host.serial_log.write_text("Kernel panic - not syncing: System is deadlocked on memory\n")
+        with pytest.raises(HostError, match=r"(?s)the guest panicked.*deadlocked"):
+            hosts.wait_for_ssh(host, 60, pytest.fail)
+
+
+def test_a_listener_without_a_banner_is_no_login() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        host = hosts.Host("h", "trixie", "two_node", "", "tcg", server.getsockname()[1])
+        assert not hosts._ssh_answers(host, 0.3)
+
+
+def test_a_host_that_fails_to_start_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    built = image.image_of("trixie")
+    built.directory.mkdir(parents=True)
+    monkeypatch.setenv("FIRSTTOUCH_TESTHOST_ACCEL", "tcg")
+    monkeypatch.setattr(qemu, "find_tools", lambda *names: dict.fromkeys(names, "/bin/true"))
+
+    def launch(host: hosts.Host, _machine: topology.Topology) -> hosts.Host:
+        raise HostError("address in use")
+
+    monkeypatch.setattr(hosts, "_launch", launch)
+    with pytest.raises(HostError, match="address in use"):
+        hosts.up("h", "two_node", "trixie", lambda _: None)
+    assert hosts.all_hosts() == []
+    assert not host_dir("h").exists()
+
+
+def test_a_taken_port_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    host = make()
+    ports: list[int] = []
+
+    def run(argv: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        recorded = json.loads((host.directory / "state.json").read_text())
+        ports.append(recorded["port"])
+        if len(ports) < 3:
+            return subprocess.CompletedProcess(argv, 1, "", "Could not set up host forwarding rule")
+        host.pid_file.write_text("1")
+        return subprocess.CompletedProcess(argv, 0, "", "")
+
+    monkeypatch.setattr(qemu, "find_tools", lambda *names: dict.fromkeys(names, "/bin/true"))
+    monkeypatch.setattr(subprocess, "run", run)
+    started = hosts._launch(host, topology.get("two_node"))
+    assert len(set(ports)) == 3
+    assert started.port == ports[-1]
+    assert hosts.get("h") == started
+
+
+@pytest.mark.parametrize("name", ["", "-x", "a b", "A", "../x", "x/y", ".lock"])
+def test_bad_names_are_refused(name: str) -> None:
+    with pytest.raises(HostError, match="name"):
+        hosts.up(name, "two_node", "trixie", pytest.fail)
+
+
+def test_a_machine_for_ask_does_not_boot() -> None:
+    with pytest.raises(HostError, match="ask only"):
+        hosts.up("h", "ask_2x24g", "trixie", pytest.fail)
+
+
+def test_one_start_of_a_name_at_a_time() -> None:
+    with hosts._starting("h"), pytest.raises(HostError, match="another testhost"), hosts._starting("h"):
+        pytest.fail("a second start went on")
+    with hosts._starting("h"):
+        pass
+
+
+def test_the_inventory_reaches_each_host() -> None:
+    hosts_of = hosts.inventory([make("a"), make("b")])["all"]["children"]["testhosts"]["hosts"]
+    assert list(hosts_of) == ["a", "b"]
+    entry = hosts_of["b"]
+    assert entry["ansible_host"] == "127.0.0.1"
+    assert entry["ansible_port"] == 40022
+    assert entry["ansible_ssh_private_key_file"] == str(host_dir("b") / "id_ed25519")
+    assert "StrictHostKeyChecking=no" in entry["ansible_ssh_common_args"]
+    assert "ControlPersist" in entry["ansible_ssh_args"]
+
+
+def test_the_command_line_of_a_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(qemu, "find_tools", lambda *names: {name: name for name in names})
+    host = make()
+    argv = hosts.qemu_argv(host, topology.get("two_node"))
+    assert "-daemonize" in argv
+    assert f"user,model=virtio-net-pci,hostfwd=tcp:127.0.0.1:{host.port}-:22" in argv
+    assert str(host.pid_file) in argv
+    assert hosts.ssh_argv(host, ["echo", "x"])[-3:] == ["root@127.0.0.1", "echo", "x"]
+
+
+def test_the_tail_of_a_log_is_readable(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    assert qemu.tail(log) == "(no serial log)"
+    log.write_bytes(b"")
+    assert "empty" in qemu.tail(log)
+    log.write_bytes(b"one\r\n\x1b[H\x1b[J\x1b[!p\x1b]104\x07\x1b[?7h\r\n\x1b[1;31mtwo\x1b[0m\r\n\r\n")
+    assert qemu.tail(log) == "one\ntwo"
+    assert qemu.tail(log, 1) == "two"
+
+
+def test_missing_programs_come_with_their_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda *_args, **_kwargs: None)
+    with pytest.raises(HostError, match="apt-get install mmdebstrap qemu-system-x86 qemu-utils"):
+        qemu.find_tools("qemu-system-x86_64", "qemu-img", "mmdebstrap")
