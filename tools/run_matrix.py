@@ -29,7 +29,9 @@ VENVS = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "firs
 # The test host and the verifier run on the developer's own Python only.
 ELSEWHERE = ("tests/unit/testhost", "tests/unit/testinfra", "tests/unit/tools")
 CONTROLLER_ONLY = ("tests/unit/plugins/action",)
-KEPT_ON_HOSTS = ("__init__.py", "release.py", "module_utils")
+# What a module finds of ansible-core on a host; the package itself is as bare there.
+KEPT_ON_HOSTS = ("release.py", "module_utils")
+BARE_PACKAGE = "from ansible.release import __author__, __version__\n"
 
 
 class Cell(NamedTuple):
@@ -77,14 +79,16 @@ def call(command: list[str | Path], env: Mapping[str, str] | None = None) -> str
     )
     if done.returncode:
         words = " ".join(map(str, command[:6]))
-        raise CommandError(f"{words} ...: status {done.returncode}\n{done.stdout[-8000:]}")
+        out = done.stdout
+        shown = out if len(out) < 12000 else f"{out[:6000]}\n[...]\n{out[-6000:]}"
+        raise CommandError(f"{words} ...: status {done.returncode}\n{shown}")
     return done.stdout
 
 
 def environment(cell: Cell, interpreter: Path) -> Path:
     """The Python of CELL's virtual environment, which is kept for as long as nothing that it is made of changes."""
     identity = interpreters.identity(interpreter)
-    made_of = "\n".join([cell.name, identity, REQUIREMENTS.read_text(), *KEPT_ON_HOSTS])
+    made_of = "\n".join([cell.name, identity, REQUIREMENTS.read_text(), *KEPT_ON_HOSTS, BARE_PACKAGE])
     family = f"python{cell.python}-core{cell.core}-"
     folder = VENVS / (family + hashlib.sha256(made_of.encode()).hexdigest()[:12])
     python, complete = folder / "bin" / "python", folder / "complete"
@@ -103,6 +107,7 @@ def environment(cell: Cell, interpreter: Path) -> Path:
         call([*pip, "--no-deps", "--ignore-requires-python", "--target", whole, core])
         (packages,) = folder.glob("lib/python*/site-packages")
         (packages / "ansible").mkdir()
+        (packages / "ansible" / "__init__.py").write_text(BARE_PACKAGE)
         for name in KEPT_ON_HOSTS:
             (whole / "ansible" / name).rename(packages / "ansible" / name)
         shutil.rmtree(whole)
@@ -116,7 +121,7 @@ def run_cell(cell: Cell, interpreter: Path) -> Row:
     try:
         python = environment(cell, interpreter)
         skipped = ELSEWHERE if cell.controller else (*ELSEWHERE, *CONTROLLER_ONLY)
-        pytest: list[str | Path] = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
+        pytest: list[str | Path] = [python, "-m", "pytest", "-q", "--tb=short", "-p", "no:cacheprovider"]
         out = call([*pytest, *(f"--ignore={path}" for path in skipped), "tests/unit"])
         outcome = out.strip().splitlines()[-1].strip("= ")
         if cell.controller:
