@@ -63,7 +63,8 @@ def unpack(archive: Path, target: Path) -> Path:
 def topology_of(root: Path) -> dict[str, Any]:
     result = run_module("numa_topology_info", {"sysroot": str(root)})
     assert not result.get("failed"), result
-    return result["topology"]
+    topology: dict[str, Any] = result["topology"]
+    return topology
 
 
 def nodes_of(topology: dict[str, Any]) -> dict[str, tuple[str, int]]:

@@ -36,7 +36,8 @@ def reasons(result: dict[str, Any]) -> set[str]:
 
 
 def lists(result: dict[str, Any]) -> dict[str, list[int]]:
-    return result["topology"]["node_lists"]
+    found: dict[str, list[int]] = result["topology"]["node_lists"]
+    return found
 
 
 def all_of(expected: dict[str, Any], got: dict[str, Any]) -> None:

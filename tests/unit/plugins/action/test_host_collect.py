@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import base64
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 pytest.importorskip("ansible.plugins.action", reason="runs on the controller only")
 
 from ansible.errors import AnsibleActionFail
+from ansible.plugins.action import ActionBase
 from ansible_collections.firsttouch.host.plugins.action import host_collect
 
 
@@ -22,13 +24,13 @@ def action(
     plugin = host_collect.ActionModule.__new__(host_collect.ActionModule)
     plugin._task = SimpleNamespace(args={"dest": dest}, check_mode=check, async_val=0)
     plugin._loader = SimpleNamespace(get_basedir=lambda: str(basedir))
-    plugin._execute_module = lambda task_vars=None, **_kw: dict(result)  # type: ignore[method-assign]
+    plugin._execute_module = lambda task_vars=None, **_kw: dict(result)
     return plugin
 
 
 @pytest.fixture(autouse=True)
 def _no_base_class(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host_collect.ActionBase, "run", lambda self, tmp=None, task_vars=None: {})
+    monkeypatch.setattr(ActionBase, "run", lambda self, tmp=None, task_vars=None: {})
 
 
 ARCHIVE = {"archive": base64.b64encode(b"data").decode(), "compression": "xz", "entries": 3, "invocation": {}}
@@ -80,7 +82,7 @@ def test_half_an_archive_is_never_left(tmp_path: Path, monkeypatch: pytest.Monke
     def refuse(_old: str, _new: str) -> None:
         raise OSError("no space")
 
-    monkeypatch.setattr(host_collect.os, "rename", refuse)
+    monkeypatch.setattr(os, "rename", refuse)
     with pytest.raises(OSError, match="no space"):
         host_collect.write(str(tmp_path / "a"), b"data")
     assert list(tmp_path.iterdir()) == []

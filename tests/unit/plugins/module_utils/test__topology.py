@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,7 @@ for _cpu in range(8):
     FILES[f"{_base}/cache/index3/shared_cpu_list"] = f"{_cpu // 4 * 4}-{_cpu // 4 * 4 + 3}"
 
 
-def host(root: Path, changes: dict[str, str | None] | None = None) -> Path:
+def host(root: Path, changes: Mapping[str, str | None] | None = None) -> Path:
     for path, content in {**FILES, **(changes or {})}.items():
         if content is not None:
             put(root, path, content)
