@@ -128,7 +128,7 @@ def contradicting(foreign: list[LineToken], wanted: list[str], facts: KernelFact
         rest = [other.text for other in foreign if other is not token]
         if effect_of(" ".join(with_ours(rest, wanted)), concern, facts) == own:
             return [token]
-    return same or [token for token in foreign if token_key(token.text) in MANAGED_KEYS] or foreign[-1:]
+    return same or [token for token in foreign if token_key(token.text) in MANAGED_KEYS]
 
 
 def with_ours(foreign: list[str], ours: list[str]) -> list[str]:

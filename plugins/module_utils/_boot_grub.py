@@ -152,7 +152,9 @@ class GrubBackend(Backend):
         if self.grub.error and not broken:
             raise self.grub.error
         self.require_default(self._refusal)
-        if self.cfg and self.cfg.notes and self.live:
+        if self._refusal:
+            raise self._refusal
+        if self.cfg and self.cfg.notes:
             note = self.cfg.notes[0]
             raise BootError(note.reason, note.text, note.file, note.line)
         bare = read_default(self.root, overlay={DROPIN: ""})

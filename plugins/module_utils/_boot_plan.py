@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from ._boot_effect import check_tokens, contradicting, ignored_by_kernel, shortfall
+from ._boot_effect import check_tokens, contradicting, ignored_by_kernel, shortfall, token_key
 from ._boot_guard import check_memory
 from ._boot_types import BootError, LineToken
 from ._cmdline import normal_key, split
@@ -116,7 +116,8 @@ def settle(
     """Return (tokens of ours to have on a line with the tokens FOREIGN, foreign tokens to take away).
 
     Nothing is to be added where the foreign tokens already do all of it. Raises BootError `foreign_token`
-    when one of them contradicts ours and replacing was not asked for.
+    when one of them contradicts ours and replacing was not asked for, or when it is no argument of the same
+    name (maxcpus= against isolcpus=), which is never replaced.
     """
     wanted = list(request.tokens)
     line = " ".join(token.text for token in foreign)
@@ -128,8 +129,10 @@ def settle(
         against = contradicting(rest, wanted, facts)
         if not against:
             return wanted, replaced
-        if not request.replace:
-            first = against[0]
+        keys = {token_key(token) for token in wanted}
+        others = [token for token in against if token_key(token.text) not in keys]
+        if not request.replace or others:
+            first = (others or against)[0]
             source = first.source
             raise BootError(
                 "foreign_token",

@@ -274,10 +274,13 @@ def _configured(layers: Layers) -> dict[str, Any] | None:
 def _line(line: str | None, entry: Entry | None) -> dict[str, Any] | None:
     if line is None:
         return None
+    tokens = split(line)
+    read = [token for token in tokens if not token.after_dashes and not token.is_separator]
     result: dict[str, Any] = {
         "line": line,
-        "tokens": [[token.key, token.value] for token in split(line)],
-        "kernel_tokens": [token.text for token in split(line) if not token.after_dashes],
+        "tokens": [[token.key, token.value] for token in read],
+        "texts": [token.text for token in read],
+        "init_arguments": [token.text for token in tokens if token.after_dashes],
     }
     if entry is not None:
         result["id"] = entry.id

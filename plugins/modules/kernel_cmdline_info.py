@@ -162,11 +162,15 @@ next_boot:
       description: The line.
       type: str
     tokens:
-      description: Pairs of key and value as the kernel splits them.
+      description: Pairs of key and value of the arguments the kernel reads, as it splits them.
       type: list
       elements: list
-    kernel_tokens:
-      description: The arguments the kernel reads (none behind a bare V(--\)).
+    texts:
+      description: The same arguments as they are written.
+      type: list
+      elements: str
+    init_arguments:
+      description: What stands behind a bare C(--), which goes to init and is not read by the kernel.
       type: list
       elements: str
     sources:

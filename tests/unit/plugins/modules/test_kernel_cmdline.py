@@ -141,6 +141,26 @@ def test_replace_takes_out_that_token_and_nothing_else(
     assert not change(tmp_path, tokens=tokens, keys=[], on_conflict="replace")["changed"]
 
 
+def test_a_limit_of_somebody_else_is_never_replaced(tmp_path: Path) -> None:
+    before = hashes(cpus(grub(tmp_path, linux="nr_cpus=2")))
+    for on_conflict in ("fail", "replace"):
+        result = change(tmp_path, tokens=["isolcpus=2-3"], keys=[], on_conflict=on_conflict)
+        assert (result["reason"], result["foreign"][0]["token"]) == ("foreign_token", "nr_cpus=2")
+        assert hashes(tmp_path) == before
+
+
+@pytest.mark.parametrize("default", ["gone", "1>9", "Windows", "Advanced options for Debian GNU/Linux>gone"])
+def test_an_offline_tree_whose_default_entry_is_unclear_is_refused(default: str, tmp_path: Path) -> None:
+    root = tree("debian-13", tmp_path)
+    cfg = root / "boot/grub/grub.cfg"
+    text = cfg.read_text().replace('set default="0"', f'set default="{default}"')
+    cfg.write_text(text + "menuentry 'Windows' { chainloader +1 }\n")
+    before = hashes(root)
+    result = change(root)
+    assert result["reason"].startswith("default_entry_") and result["file"] == "/boot/grub/grub.cfg"
+    assert hashes(root) == before
+
+
 def test_replace_does_not_touch_what_is_not_written_literally(tmp_path: Path) -> None:
     grub(tmp_path, extra=f'N=5\n{LINUX}="hugepages=$N"\nGRUB_CMDLINE_LINUX_RECOVERY="$N"\n')
     before = hashes(tmp_path)
@@ -425,6 +445,13 @@ def test_the_verdict_on_what_runs(line: str, reason: str | None, tmp_path: Path)
     assert wanted["verdict"] == ("pass" if reason is None else "fail")
     pending = ("missing_tokens", "wrong_order", "different_effect")
     assert wanted["reason"] == ("pending_reboot" if reason in pending else reason)
+
+
+def test_arguments_of_init_are_told_apart(tmp_path: Path) -> None:
+    put(tmp_path, "/proc/cmdline", 'a="b c" ro -- --port 1 hugepages=5\n')
+    running = info(tmp_path)["running"]
+    assert running["tokens"] == [["a", "b c"], ["ro", None]] and running["texts"] == ['a="b c"', "ro"]
+    assert running["init_arguments"] == ["--port", "1", "hugepages=5"]
 
 
 def test_settings_and_entry_that_disagree(tmp_path: Path) -> None:
