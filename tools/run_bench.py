@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Run the benchmarks of bench/, print their tables and write build/bench/NAME.json.
+
+Each bench/NAME.py has a function measure() that returns rows of figure, value, unit, goal and met. A goal is a
+sentence or null; met is null where there is none. A goal that is missed is shown and fails nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from collection import link_checkout
+from commands import BUILD, ROOT
+
+COLUMNS = ("figure", "value", "unit", "goal", "met")
+
+
+def shown(value: Any) -> str:
+    """A cell of the table."""
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "NO"
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def print_rows(name: str, rows: Sequence[dict[str, Any]]) -> None:
+    """Print the table of one benchmark."""
+    table = [COLUMNS, *(tuple(shown(row[column]) for column in COLUMNS) for row in rows)]
+    widths = [max(len(line[i]) for line in table) for i in range(len(COLUMNS))]
+    print(f"\n{name}")
+    for line in table:
+        print("  " + "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+
+
+def main() -> int:
+    """Run the benchmarks that are named, or all."""
+    names = sorted(path.stem for path in (ROOT / "bench").glob("[!_]*.py"))
+    parser = argparse.ArgumentParser(description="Run the benchmarks of bench/.")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join(names)}")
+    chosen = parser.parse_args().names or names
+    unknown = sorted(set(chosen) - set(names))
+    if unknown:
+        parser.error(f"no benchmark {', '.join(unknown)}; there are {', '.join(names)}")
+    link_checkout()
+    sys.path.insert(0, str(ROOT / "bench"))
+    target = BUILD / "bench"
+    target.mkdir(parents=True, exist_ok=True)
+    for name in chosen:
+        print(f"measuring {name} ...", flush=True)
+        rows = importlib.import_module(name).measure()
+        (target / f"{name}.json").write_text(json.dumps(rows, indent=2) + "\n")
+        print_rows(name, rows)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
