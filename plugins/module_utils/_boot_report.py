@@ -279,7 +279,7 @@ def _line(line: str | None, entry: Entry | None) -> dict[str, Any] | None:
     result: dict[str, Any] = {
         "line": line,
         "tokens": [[token.key, token.value] for token in read],
-        "texts": [token.text for token in read],
+        "kernel_tokens": [token.text for token in read],
         "init_arguments": [token.text for token in tokens if token.after_dashes],
     }
     if entry is not None:

@@ -165,7 +165,7 @@ next_boot:
       description: Pairs of key and value of the arguments the kernel reads, as it splits them.
       type: list
       elements: list
-    texts:
+    kernel_tokens:
       description: The same arguments as they are written.
       type: list
       elements: str

@@ -450,7 +450,7 @@ def test_the_verdict_on_what_runs(line: str, reason: str | None, tmp_path: Path)
 def test_arguments_of_init_are_told_apart(tmp_path: Path) -> None:
     put(tmp_path, "/proc/cmdline", 'a="b c" ro -- --port 1 hugepages=5\n')
     running = info(tmp_path)["running"]
-    assert running["tokens"] == [["a", "b c"], ["ro", None]] and running["texts"] == ['a="b c"', "ro"]
+    assert running["tokens"] == [["a", "b c"], ["ro", None]] and running["kernel_tokens"] == ['a="b c"', "ro"]
     assert running["init_arguments"] == ["--port", "1", "hugepages=5"]
 
 
