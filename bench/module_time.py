@@ -61,7 +61,8 @@ def payload(module: str, args: dict[str, Any]) -> Path:
         "ansible_python_interpreter=/usr/bin/python3",
         "localhost",
     ]
-    command = [str(ansible), *host, "-m", module, "-a", json.dumps(args)]
+    given = ["-a", json.dumps(args)] if args else []
+    command = [str(ansible), *host, "-m", module, *given]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{module} failed on this machine:\n{done.stdout}{done.stderr}")
