@@ -237,7 +237,12 @@ def check_irqbalance(ctx: Context) -> Iterator[Result]:
     if mode == "keep":
         return
     if not _irqbalance.installed(ctx.root):
-        yield not_applicable(identity, "configured", "not_installed")
+        if ctx.unrecorded("/usr/lib/systemd/system", "/lib/systemd/system"):
+            yield skipped(
+                identity, "configured", "not_recorded", expected=mode, source="/usr/lib/systemd/system"
+            )
+        else:
+            yield not_applicable(identity, "configured", "not_installed")
         return
     remedy = f"Run provision with {IRQBALANCE}: {mode}."
     wanted = _irqbalance.wanted_files(mode, str(ctx.section("cpu_isolation").get("isolated") or ""))

@@ -110,6 +110,10 @@ class Context:
         found = self.raw(path)
         return None if found is None else found.replace("\0", "").strip()
 
+    def unrecorded(self, *directories: str) -> bool:
+        """Whether this is a recorded host whose recording holds none of DIRECTORIES: what is not there says nothing."""
+        return not self.live and all(self.names(directory) is None for directory in directories)
+
     def names(self, path: str) -> list[str] | None:
         """The names in directory PATH, None when absent. Raises Unreadable."""
         try:

@@ -117,6 +117,11 @@ def check_winner(ctx: Context) -> Iterator[Result]:
     for key, wanted in sorted(_planned(ctx).items()):
         files, slash = resolution(ctx), _sysctl.normalize(key)
         identity, variable = _identity(ctx, "next_boot", key), _variable(ctx, key)
+        if ctx.unrecorded(*_sysctl.DIRECTORIES):
+            yield skipped(
+                identity, "next_boot", "not_recorded", expected=wanted, source=_sysctl.DIRECTORIES[0]
+            )
+            continue
         if files.unreadable:
             path, why = min(files.unreadable.items())
             yield skipped(identity, "next_boot", why.replace(" ", "_"), expected=wanted, source=path)

@@ -608,6 +608,21 @@ def test_an_empty_tree_is_not_ok(tmp_path: Path) -> None:
     assert of_status(result, "error") == []
 
 
+def test_what_a_recording_left_out_is_not_wrong(host: Path) -> None:
+    plan = json.loads((host / "etc/firsttouch/plan.json").read_text())
+    shutil.rmtree(host / "etc")
+    shutil.rmtree(host / "usr")
+    result = verify(host, plan=plan)
+    rows = by_id(result)
+    for key in (
+        "units.dev-hugepages\\x2dft.mount.file",
+        "vm_sysctls.next_boot.vm.swappiness",
+        "cpu_isolation.irqbalance",
+    ):
+        assert (rows[key]["status"], rows[key]["reason"]) == ("not_evaluated", "not_recorded"), key
+    assert not result["ok"]
+
+
 def test_a_bare_host_fails_without_an_error(tmp_path: Path) -> None:
     result = verify(vh.bare_host(tmp_path), intent=vh.INTENT)
     assert result["verdict"] == "fail"
