@@ -262,14 +262,15 @@ def check_pending_reboot(ctx: Context) -> Iterator[Result]:
 
 def _foreign_pending(ctx: Context, running: Line, following: Line) -> Iterator[Result]:
     """What else the next boot would change: other tokens, another kernel, what packages ask for."""
-    entry = layers_of(ctx).entry
+    layers = layers_of(ctx)
+    entry, ours = layers.entry, frozenset(_keys(ctx))
     packages = (ctx.text("/run/reboot-required.pkgs") or "").split()
     marked = ctx.text("/run/reboot-required") is not None
     kernels = (running.facts.release, entry.version if entry and entry.version else running.facts.release)
     rows: tuple[tuple[str, list[str], str, str, str], ...] = (
         (
             "foreign_staged",
-            foreign_staged(running.text, following.text, entry, frozenset(_keys(ctx))),
+            foreign_staged(running.text, following.text, entry, layers.configured or [], ours),
             "foreign_staged",
             following.file,
             "Somebody else staged boot arguments: they come with the next reboot.",
