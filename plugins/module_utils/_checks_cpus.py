@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
-from . import _irqbalance
-from ._checks_host import IRQBALANCE, ISOLATED, Check, Context
+from ._checks_host import ISOLATED, Check, Context
 from ._checks_lines import predicted
 from ._cpulist import format_list, parse, parse_mask
 from ._verdict import Result, judge, not_applicable, skipped
@@ -227,80 +225,10 @@ def check_half_cores(ctx: Context) -> Iterator[Result]:
     )
 
 
-def _irqbalance_mode(ctx: Context) -> str:
-    return str(ctx.section("cpu_isolation").get("irqbalance") or "keep")
-
-
-def check_irqbalance(ctx: Context) -> Iterator[Result]:
-    """irqbalance as asked for: our files, and the environment of the daemon that runs."""
-    mode, identity = _irqbalance_mode(ctx), "cpu_isolation.irqbalance"
-    if mode == "keep":
-        return
-    if not _irqbalance.installed(ctx.root):
-        if ctx.unrecorded("/usr/lib/systemd/system", "/lib/systemd/system"):
-            yield skipped(
-                identity, "configured", "not_recorded", expected=mode, source="/usr/lib/systemd/system"
-            )
-        else:
-            yield not_applicable(identity, "configured", "not_installed")
-        return
-    remedy = f"Run provision with {IRQBALANCE}: {mode}."
-    wanted = _irqbalance.wanted_files(mode, str(ctx.section("cpu_isolation").get("isolated") or ""))
-    for path, text in sorted(wanted.items()):
-        found = ctx.text(path)
-        yield judge(
-            f"{identity}.{path}",
-            "configured",
-            "absent" if text is None else "as planned",
-            "absent" if found is None else "as planned" if text and found == text.strip() else "different",
-            reason="not_configured" if found is None else "changed_by_hand",
-            source=path,
-            remedy=remedy,
-        )
-    yield from _irqbalance_running(ctx, f"{identity}.running", mode, remedy)
-
-
-def _irqbalance_running(ctx: Context, identity: str, mode: str, remedy: str) -> Iterator[Result]:
-    """Whether the daemon runs, and with our list, by its control group and its environment."""
-    if ctx.names("/sys/fs/cgroup/system.slice") is None:
-        source = "/sys/fs/cgroup/system.slice"
-        yield skipped(identity, "running", "not_available", source=source, intended=ctx.live)
-        return
-    source = f"/sys/fs/cgroup/system.slice/{_irqbalance.SERVICE}/cgroup.procs"
-    pids = (ctx.text(source) or "").split()
-    if mode == "off":
-        observed = "running" if pids else "stopped"
-        yield judge(identity, "running", "stopped", observed, reason="running", source=source, remedy=remedy)
-        return
-    isolated = _wanted(ctx) or frozenset()
-    for pid in pids[:1]:
-        path = f"/proc/{pid}/environ"
-        found = re.search(r"(?:^|\0)IRQBALANCE_BANNED_CPULIST=([^\0]*)", ctx.raw(path) or "")
-        banned = parse(found.group(1)) if found else frozenset()
-        yield judge(
-            identity,
-            "running",
-            {"banned": format_list(isolated)},
-            {"banned": format_list(banned)},
-            good=isolated <= banned,
-            reason="wrong_value",
-            source=path,
-            remedy=remedy,
-        )
-    if not pids:
-        yield Result(identity, "pass", "running", "not on isolated CPUs", "stopped", "", source)
-
-
 CHECKS = (
     Check("cpu_isolation.isolated", ("running",), check_isolated, _asked),
     Check("cpu_isolation.nohz_full", ("running",), check_nohz_full, _asked),
     Check("cpu_isolation.rcu_nocbs", ("running",), check_rcu_nocbs, _asked),
     Check("cpu_isolation.default_irq_affinity", ("running",), check_default_irq_affinity, _asked),
     Check("cpu_isolation.half_cores", ("running",), check_half_cores, _asked),
-    Check(
-        "cpu_isolation.irqbalance",
-        ("configured", "running"),
-        check_irqbalance,
-        lambda ctx: _irqbalance_mode(ctx) != "keep",
-    ),
 )

@@ -11,14 +11,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ._checks_host import ISOLATED, Check, Context
+from . import _irqbalance
+from ._checks_host import IRQBALANCE, ISOLATED, Check, Context
 from ._cpulist import CpuListError, format_list, parse, parse_mask
 from ._irqbalance import DROPIN, ENVIRONMENT
-from ._verdict import Result, judge, not_applicable
+from ._verdict import Result, judge, not_applicable, skipped
 
 _FILES = ("/etc/default/irqbalance", "/etc/sysconfig/irqbalance", "/etc/irqbalance.env")
 _SET = re.compile(r"^\s*(IRQBALANCE_BANNED_CPULIST|IRQBALANCE_BANNED_CPUS)=(.*)$")
 _IDENTITY = "cpu_isolation.irqbalance"
+_MODE = "cpu_isolation.irqbalance.mode"
 
 
 def _wanted(ctx: Context) -> frozenset[int]:
@@ -37,7 +39,7 @@ def check_banned(ctx: Context) -> Iterator[Result]:
         return
     name, value, source = found
     wanted = _wanted(ctx)
-    remedy = f"Mend {name}, or set {ISOLATED} and firsttouch_irqbalance: ban_isolated, which overrides it."
+    remedy = f"Mend {name}, or set {ISOLATED} and {IRQBALANCE}: ban_isolated, which overrides it."
     try:
         banned = parse(value, aliases=()) if name.endswith("LIST") else parse_mask(value or "0")
     except CpuListError as exc:
@@ -81,4 +83,71 @@ def _setting(ctx: Context) -> tuple[str, str, str] | None:
     return None
 
 
-CHECKS = (Check(_IDENTITY, ("configured",), check_banned, _asked),)
+def _mode(ctx: Context) -> str:
+    return str(ctx.section("cpu_isolation").get("irqbalance") or "keep")
+
+
+def check_mode(ctx: Context) -> Iterator[Result]:
+    """irqbalance as asked for: our files, and the environment of the daemon that runs."""
+    mode, identity = _mode(ctx), _MODE
+    if mode == "keep":
+        return
+    if not _irqbalance.installed(ctx.root):
+        if ctx.unrecorded("/usr/lib/systemd/system", "/lib/systemd/system"):
+            yield skipped(
+                identity, "configured", "not_recorded", expected=mode, source="/usr/lib/systemd/system"
+            )
+        else:
+            yield not_applicable(identity, "configured", "not_installed")
+        return
+    remedy = f"Run provision with {IRQBALANCE}: {mode}."
+    wanted = _irqbalance.wanted_files(mode, str(ctx.section("cpu_isolation").get("isolated") or ""))
+    for path, text in sorted(wanted.items()):
+        found = ctx.text(path)
+        yield judge(
+            f"cpu_isolation.irqbalance.{path}",
+            "configured",
+            "absent" if text is None else "as planned",
+            "absent" if found is None else "as planned" if text and found == text.strip() else "different",
+            reason="not_configured" if found is None else "changed_by_hand",
+            source=path,
+            remedy=remedy,
+        )
+    yield from _running(ctx, "cpu_isolation.irqbalance.running", mode, remedy)
+
+
+def _running(ctx: Context, identity: str, mode: str, remedy: str) -> Iterator[Result]:
+    """Whether the daemon runs, and with our list, by its control group and its environment."""
+    if ctx.names("/sys/fs/cgroup/system.slice") is None:
+        source = "/sys/fs/cgroup/system.slice"
+        yield skipped(identity, "running", "not_available", source=source, intended=ctx.live)
+        return
+    source = f"/sys/fs/cgroup/system.slice/{_irqbalance.SERVICE}/cgroup.procs"
+    pids = (ctx.text(source) or "").split()
+    if mode == "off":
+        observed = "running" if pids else "stopped"
+        yield judge(identity, "running", "stopped", observed, reason="running", source=source, remedy=remedy)
+        return
+    isolated = _wanted(ctx)
+    for pid in pids[:1]:
+        path = f"/proc/{pid}/environ"
+        found = re.search(r"(?:^|\0)IRQBALANCE_BANNED_CPULIST=([^\0]*)", ctx.raw(path) or "")
+        banned = parse(found.group(1)) if found else frozenset()
+        yield judge(
+            identity,
+            "running",
+            {"banned": format_list(isolated)},
+            {"banned": format_list(banned)},
+            good=isolated <= banned,
+            reason="wrong_value",
+            source=path,
+            remedy=remedy,
+        )
+    if not pids:
+        yield Result(identity, "pass", "running", "not on isolated CPUs", "stopped", "", source)
+
+
+CHECKS = (
+    Check(_IDENTITY, ("configured",), check_banned, _asked),
+    Check(_MODE, ("configured", "running"), check_mode, lambda ctx: _mode(ctx) != "keep"),
+)

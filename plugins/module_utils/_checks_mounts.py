@@ -124,8 +124,13 @@ def _check_access(ctx: Context, identity: str, want: Mapping[str, Any], mount: M
         live = (mount.uid or 0, mount.gid or 0, int(mount.mode or "755", 8))
     rows = (("owner", owner, uid, live[0]), ("group", group, gid, live[1]))
     for name, asked, number, got in rows:
+        database = "passwd" if name == "owner" else "group"
+        if number is None and ctx.unrecorded("/etc"):
+            source = f"/etc/{database}"
+            yield skipped(f"{identity}.{name}", "running", "not_recorded", expected=asked, source=source)
+            continue
         reason = "unknown_name" if number is None else "wrong_value"
-        observed = asked if number == got else _name(ctx, got, "passwd" if name == "owner" else "group")
+        observed = asked if number == got else _name(ctx, got, database)
         yield judge(
             f"{identity}.{name}",
             "running",

@@ -617,9 +617,12 @@ def test_what_a_recording_left_out_is_not_wrong(host: Path) -> None:
     for key in (
         "units.dev-hugepages\\x2dft.mount.file",
         "vm_sysctls.next_boot.vm.swappiness",
-        "cpu_isolation.irqbalance",
+        "cpu_isolation.irqbalance.mode",
+        "hugepages.mount./dev/hugepages-ft.group",
+        "boot.tokens.configured",
     ):
         assert (rows[key]["status"], rows[key]["reason"]) == ("not_evaluated", "not_recorded"), key
+    assert of_status(result, "fail") == []
     assert not result["ok"]
 
 
