@@ -138,7 +138,6 @@ class HugetlbParser:
         self._valid = self._default_parsed = True
         self.default_kb = size_kb
         pool = self.pools[size_kb]
-        pool.named = True
         if self._implicit.count:
             pool.count = self._implicit.count
             pool.by_node.update(self._implicit.by_node)

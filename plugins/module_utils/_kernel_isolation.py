@@ -46,7 +46,7 @@ def limit_cpus(tokens: Sequence[Token], facts: KernelFacts) -> tuple[KernelFacts
     leaves the later CPUs possible, only not brought up.
     """
     max_cpus: int | None = None
-    limit = facts.nr_cpu_ids
+    limit: int | None = None
     possible_limit: int | None = None
     for token in tokens:
         key, value = normal_key(token.key), get_option(token.value or "")

@@ -175,6 +175,8 @@ def test_kernels_before_5_8_choose_the_default_only_among_named_sizes() -> None:
     assert predict("default_hugepagesz=1G hugepagesz=1G", known).default_kb == 1048576
     assert pools("hugepages=4 hugepagesz=2M hugepages=9", known) == {"2048kB": 9}
     assert pools("hugepagesz=3M hugepagesz=2M hugepages=9", known) == {}
+    assert pools("default_hugepagesz=1G hugepages=4", old(5, 8)) == {"1048576kB": 4}
+    assert pools("hugepagesz=3M hugepagesz=2M hugepages=9", old(5, 8)) == {"2048kB": 9}
 
 
 def test_the_cpu_decides_on_1g() -> None:
@@ -277,6 +279,7 @@ def test_words_of_cpu_lists_by_version() -> None:
     assert isolation("nohz_full=all", old(5, 13)) == {}
     assert isolation("nohz_full=all", old(5, 14))["nohz_full"] == "1-7"
     assert isolation("rcu_nocbs=all", old(5, 4)) == {"rcu_nocbs": "0-7"}
+    assert isolation("rcu_nocbs=2-3", old(5, 4)) == {"rcu_nocbs": "2-3"}
 
 
 def test_unknown_flags_void_the_argument_before_5_8() -> None:
@@ -288,6 +291,9 @@ def test_kernels_built_without_the_feature() -> None:
     assert isolation("isolcpus=2 nohz_full=2", facts(nohz_full_supported=False)) == {"domain": "2"}
     assert isolation("isolcpus=2", facts(isolation_supported=False)) == {}
     assert isolation("rcu_nocbs=2", facts(config={})) == {}
+    assert predict("nohz_full=2", facts(nohz_full_supported=False)).ignored() == ["nohz_full=2"]
+    assert predict("rcu_nocbs=2", facts(config={})).ignored() == ["rcu_nocbs=2"]
+    assert predict("isolcpus=2", facts(isolation_supported=False)).ignored() == ["isolcpus=2"]
 
 
 def test_hot_pluggable_cpus_count() -> None:
@@ -296,6 +302,12 @@ def test_hot_pluggable_cpus_count() -> None:
     assert predict("isolcpus=4-N", known).as_dict()["isolation"]["domain_online"] == "4-7"
     # All present CPUs are listed, though others may come: the boot CPU stays out.
     assert isolation("isolcpus=0-15", known)["domain"] == "1-15"
+
+
+def test_possible_cpus_only_lowers_from_6_9() -> None:
+    assert predict("possible_cpus=16", old(6, 8)).as_dict()["cpus"] == {"nr_cpu_ids": 16, "possible": "0-15"}
+    assert predict("possible_cpus=16", old(6, 9)).as_dict()["cpus"] == {"nr_cpu_ids": 8, "possible": "0-7"}
+    assert predict("possible_cpus=4", old(6, 8)).as_dict()["cpus"] == {"nr_cpu_ids": 4, "possible": "0-3"}
 
 
 def test_unknown_cpus_are_not_refused() -> None:
