@@ -21,10 +21,11 @@ def fingerprint(host: str, moment: str) -> dict[str, Any]:
 
 
 def change_sets(host: str, kind: str) -> list[list[tuple[str, str, str]]]:
-    """The change sets of HOST's runs of KIND (check or run), oldest first, as sorted (resource, before, after)."""
+    """The change sets of HOST's runs of KIND (check or run), oldest first, each a sorted set of
+    (resource, before, after)."""
     rows = [json.loads(line) for line in (state_dir() / "changes" / f"{kind}.jsonl").read_text().splitlines()]
     return [
-        sorted((c["resource"], json.dumps(c["before"]), json.dumps(c["after"])) for c in row["changes"])
+        sorted({(c["resource"], json.dumps(c["before"]), json.dumps(c["after"])) for c in row["changes"]})
         for row in rows
         if row["host"] == host
     ]
