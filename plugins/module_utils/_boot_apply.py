@@ -72,7 +72,9 @@ def _result(backend: Backend, plan: BootPlan, applied: dict[str, Any], running: 
         "backup": applied["backup"],
         "next_boot_line": line,
         "reboot_due": reboot_due(plan, line, running, backend.facts()),
-        "foreign_staged": foreign_staged(running, line, backend.default_entry(), places, frozenset(keys)),
+        "foreign_staged": foreign_staged(
+            running, line, backend.default_entry(), places, request.tokens, keys
+        ),
         "replaced": [describe_token(token) for token in plan.replaced],
         "memory": plan.memory,
     }

@@ -201,8 +201,10 @@ class BlsBackend(Backend):
                 self._change_inherited(plan, carrier, texts)
         self._keep_for_next_kernel(plan, request, dict(zip([c.path for c in carriers], wanted)))
         self._set_lines(plan, request, variables, {c.path: w for c, w in zip(carriers, wanted)})
+        for raw in self.raw if request.tokens else ():
+            line = self._line_after(raw, variables, {c.path: w for c, w in zip(carriers, wanted)})
+            check_line(" ".join(t.text for t in line), list(request.tokens), request, facts, file=raw.path)
         if plan.line is not None:
-            check_line(plan.line, list(request.tokens), request, facts, file=ENTRIES)
             plan.memory = guard(plan.line, request, running, facts, self.root)
         return plan
 
@@ -280,10 +282,16 @@ class BlsBackend(Backend):
             plan.before, plan.after = request.about(before), request.about(" ".join(now))
             return
         raw = next(raw for raw in self.raw if raw.path == entry.file)
-        changed = with_options(raw, wanted[raw.path]) if raw.path in wanted else raw.text
-        after = self._line(_reparsed(raw, changed), variables)
+        after = self._line_after(raw, variables, wanted)
         plan.line_before, plan.line = entry.line, " ".join(token.text for token in after)
         plan.before, plan.after = request.about(entry.line), request.about(plan.line)
+
+    def _line_after(
+        self, raw: Type1, variables: dict[str, str], wanted: dict[str, list[str]]
+    ) -> list[LineToken]:
+        """What the entry will boot once every place holds what is WANTED."""
+        text = with_options(raw, wanted[raw.path]) if raw.path in wanted else raw.text
+        return self._line(parse(raw.path, text), variables)
 
     # -- applying -----------------------------------------------------------------------------------
 
@@ -334,7 +342,3 @@ def with_tokens(configured: list[LineToken], request: Request) -> list[str]:
 
 def _uses(raw: Type1, variable: str) -> bool:
     return any(token.text in (f"${variable}", f"${{{variable}}}") for token in raw.tokens)
-
-
-def _reparsed(raw: Type1, text: str) -> Type1:
-    return parse(raw.path, text)

@@ -93,7 +93,9 @@ class GrubBackend(Backend):
         return overridden_by(self.grub, wanted)
 
     def configured_line(self) -> list[LineToken] | None:
-        return _normal_tokens(self.grub)
+        tokens = _normal_tokens(self.grub)
+        self._through_grub(" ".join(self.grub.text(name) for name in NORMAL), tokens)
+        return tokens
 
     def shared_line(self) -> str:
         """What the settings, read anew, give to recovery entries."""

@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from ._boot_backend import Backend, running_line
-from ._boot_effect import shortfall, split_line
+from ._boot_effect import shortfall, split_line, token_key
 from ._boot_types import BootError, Entry, LineToken, Problem
 from ._bootloader import detect
 from ._cmdline import normal_key, split
@@ -141,29 +143,33 @@ def boot_id(root: str) -> str | None:
 
 
 def foreign_staged(
-    running: str | None, line: str | None, entry: Entry | None, places: list[LineToken], ours: frozenset[str]
+    running: str | None,
+    line: str | None,
+    entry: Entry | None,
+    places: list[LineToken],
+    ours: Iterable[str],
+    keys: Iterable[str],
 ) -> list[str]:
-    """The foreign tokens that differ between what RUNS and the LINE that boots next, with their PLACES."""
+    """The foreign tokens that differ between what RUNS and the LINE that boots next, with their PLACES.
+
+    OURS are our tokens on LINE; of what runs, everything with one of our KEYS is taken for ours.
+    """
     if running is None or line is None:
         return []
-    keys = {normal_key(key) for key in ours}
-    now, then = _foreign(running, keys), _foreign(line, keys)
+    names = {normal_key(key) for key in keys}
     maybe = set(entry.unresolved) if entry else set()
     written = {t.text: t.source for t in [*(entry.tokens if entry else ()), *places] if t.source}
-    found = []
-    for text in [text for text in then if text not in maybe]:
-        if text in now:
+    now, left, found = split_line(running), Counter(ours), []
+    for text in split_line(line):
+        if left[text]:
+            left[text] -= 1
+        elif text in now:
             now.remove(text)
-        else:
+        elif text not in maybe:
             place = f" ({written[text]})" if text in written else ""
             found.append(f"only in the next boot: {text}{place}")
-    found.extend(f"only in the running kernel: {text}" for text in now if text not in maybe)
-    return found
-
-
-def _foreign(line: str, keys: set[str]) -> list[str]:
-    texts = split_line(line)
-    return [text for text in texts if normal_key(split(text)[0].key) not in keys]
+    gone = [text for text in now if text not in maybe and token_key(text) not in names]
+    return found + [f"only in the running kernel: {text}" for text in gone]
 
 
 def _lacks(line: str | None, wanted: list[str], facts: KernelFacts) -> tuple[str, str] | None:

@@ -247,6 +247,13 @@ def test_what_is_not_safe_is_refused_and_left_alone(
     assert info(tmp_path, want=WANT)["wanted"]["verdict"] == "fail"
 
 
+def test_what_grub_would_drop_is_not_called_fine(tmp_path: Path) -> None:
+    """In grub.cfg a `#` begins a comment, so the kernel never sees what follows."""
+    put(tmp_path, "/etc/default/grub", f'{DEFAULT}="quiet #was: {" ".join(WANT)}"\n')
+    wanted = info(tmp_path, want=WANT)["wanted"]
+    assert (wanted["verdict"], wanted["reason"], wanted["line"]) == ("fail", "grub_metacharacter", 1)
+
+
 ACCEPTED = [
     ("GRUB_CMDLINE_LINUX=quiet\n", "quiet"),
     ("GRUB_CMDLINE_LINUX=\n", ""),

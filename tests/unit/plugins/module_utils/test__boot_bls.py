@@ -121,6 +121,17 @@ def test_kernelopts_in_the_environment_block(tmp_path: Path) -> None:
     assert not run_live(root, StandInGrubby(root), tokens=WANT, keys=KEYS, owned=WANT)["changed"]
 
 
+def test_every_entry_must_end_up_right(tmp_path: Path) -> None:
+    """Behind $kernelopts an entry can say something of its own that comes first in effect."""
+    root = el8(tmp_path)
+    path = next((root / "boot/loader/entries").glob("*427.9.1*"))
+    path.write_text(path.read_text().replace("$kernelopts", "hugepages=3 $kernelopts"))
+    before = hashes(root)
+    with pytest.raises(BootError) as caught:
+        run_live(root, StandInGrubby(root), tokens=WANT, keys=KEYS, owned=[])
+    assert caught.value.problem.file == "/" + str(path.relative_to(root)) and hashes(root) == before
+
+
 def test_kernel_cmdline_is_made_where_it_is_missing_and_goes_again(tmp_path: Path) -> None:
     root = rhel(tmp_path)
     (root / CMDLINE).unlink()

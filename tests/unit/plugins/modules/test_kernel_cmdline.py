@@ -296,6 +296,18 @@ def test_foreign_staged(tmp_path: Path) -> None:
     ]
 
 
+def test_foreign_tokens_with_our_names_are_listed_too(tmp_path: Path) -> None:
+    root = tree("debian-13", tmp_path)
+    put(root, "/etc/default/grub.d/50-site.cfg", f'{LINUX}="${LINUX} hugepagesz=1G"\n')
+    change(root)
+    assert change(root)["foreign_staged"] == [
+        "only in the next boot: hugepagesz=1G (/etc/default/grub.d/50-site.cfg:1)"
+    ]
+    # what runs may be of ours from before
+    put(root, "/proc/cmdline", (root / "proc/cmdline").read_text().strip() + " hugepagesz=1G hugepages=99\n")
+    assert change(root)["foreign_staged"] == []
+
+
 # -- memory guard -------------------------------------------------------------------------------------
 
 
