@@ -98,6 +98,13 @@ def test_the_order_of_the_menu(names: list[tuple[str, list[str]]], first: str, t
     assert info(tmp_path)["default_entry"] == f"{first}.conf"
 
 
+def test_of_two_with_the_same_name_the_one_with_more_tries_boots(tmp_path: Path) -> None:
+    put(tmp_path, "/boot/efi/loader/loader.conf", "timeout 3\n")
+    for name in ("a+1-2", "a+3", "a+2-1"):
+        entry(tmp_path, name)
+    assert info(tmp_path)["next_boot"]["line"] == "word=a+3"
+
+
 def test_entries_of_others_and_rescue_entries_are_left_alone(tmp_path: Path) -> None:
     root = host(tmp_path)
     entry(root, "other", "machine-id ffffffffffffffffffffffffffffffff")
