@@ -113,15 +113,14 @@ def _listed(text: str, topology: Topology, judge: Judge) -> frozenset[int] | Non
 
 
 def _all_but(keep: int, topology: Topology, judge: Judge) -> frozenset[int] | None:
-    """All online CPUs but those of the first KEEP cores of each node and of the boot CPU's core."""
+    """All online CPUs but those of the first KEEP cores of each node, the boot CPU's core among them."""
     cpus = topology.cpus
-    boot = cpus.boot_cpu
     housekeeping: set[int] = set()
     placed: set[int] = set()
     for node in topology.nodes:
         own = frozenset(node.cpus) & cpus.online
         placed |= own
-        cores = sorted({cpus.core(cpu) for cpu in own}, key=lambda core: (boot not in core, min(core)))
+        cores = sorted({cpus.core(cpu) for cpu in own}, key=min)
         for core in cores[:keep]:
             housekeeping |= core
     # A CPU of no node is on no side of any plan: it keeps house.

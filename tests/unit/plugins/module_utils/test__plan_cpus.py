@@ -67,6 +67,12 @@ def test_nodes_without_cpus_keep_nothing(tmp_path: Path) -> None:
     assert isolation(make_host(tmp_path, nodes, zones=""), {"housekeeping_per_node": 1})["isolated"] == "1,3"
 
 
+def test_cpus_of_no_node_keep_house(tmp_path: Path) -> None:
+    nodes = {0: ("0-1", 2_000_000), 1: ("2", 2_000_000)}
+    section = isolation(make_host(tmp_path, nodes, zones=""), {"housekeeping_per_node": 1})
+    assert (section["isolated"], section["housekeeping"]) == ("1", "0,2-3")
+
+
 def test_more_housekeeping_than_cores_is_refused(tmp_path: Path) -> None:
     rows = refused(make_host(tmp_path), {"isolated_cpus": {"housekeeping_per_node": 2}}, **SECTION)
     assert reasons(rows) == ["nothing_to_isolate"]

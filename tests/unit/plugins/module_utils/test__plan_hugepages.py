@@ -149,6 +149,7 @@ def test_gigantic_pages_need_aligned_slots_and_one_to_spare(tmp_path: Path, coun
         (zone(0, "Normal", 4 * GIB_PAGES + 1, 8 * GIB_PAGES - 1), 5),
         (zone(0, "DMA", 1, 4095, 3998) + zone(0, "DMA32", 4096, 8 * GIB_PAGES - 4096), 5),
         (zone(0, "Normal", 4 * GIB_PAGES, 8 * GIB_PAGES, 7 * GIB_PAGES), 4),
+        (zone(0, "Normal", 0, 8 * GIB_PAGES), 5),
         ("", 6),
     ],
 )
@@ -221,6 +222,12 @@ def test_a_backport_is_believed_when_it_is_seen_to_work(tmp_path: Path) -> None:
             root, f"/sys/devices/system/node/node{node}/hugepages/hugepages-2048kB/nr_hugepages", f"{count}\n"
         )
     assert plan(root, intent, **SECTION)["plan"]["sections"]["hugepages"]["method"] == "cmdline"
+
+
+def test_a_backport_is_not_believed_without_a_trace_of_it(tmp_path: Path) -> None:
+    root = make_host(tmp_path, release="5.14.0-427.el9.x86_64", cmdline="ro hugepagesz=2M hugepages=50")
+    put(root, "/sys/devices/system/node/node0/hugepages/hugepages-2048kB/nr_hugepages", "50\n")
+    assert pools(root, {"size": "2M", "count": 50})["method"] == "unit"
 
 
 def test_power_kernels_take_no_node_format(tmp_path: Path) -> None:

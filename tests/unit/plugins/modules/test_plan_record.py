@@ -123,6 +123,13 @@ def test_nothing_managed_leaves_no_record(tmp_path: Path) -> None:
     assert files(root) == before
 
 
+def test_without_a_section_the_record_stays_whatever_the_host_shows(tmp_path: Path) -> None:
+    root = make_host(tmp_path)
+    record(root, plan(root, INTENT))
+    put(root, "/sys/devices/system/cpu/online", "0-2\n")
+    assert record(root, plan(root, INTENT, sections=[]))["changed"] is False
+
+
 def units(root: Path, *names: str) -> None:
     for name in names:
         put(root, f"/etc/systemd/system/{name}", "[Mount]\n")
