@@ -39,9 +39,8 @@ def foreign_tokens(root: str) -> frozenset[str]:
     try:
         backend = detect(root)
         tokens = list(backend.configured_line() or ())
-        if not isinstance(
-            backend, GrubBackend
-        ):  # there, entries are made of what is configured, ours included
+        # The entries of GrubBackend are made of what is configured, ours included.
+        if not isinstance(backend, GrubBackend):
             tokens += [token for entry in backend.entries() for token in entry.tokens]
     except (BootError, OSError):
         return frozenset()

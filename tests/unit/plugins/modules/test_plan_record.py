@@ -243,6 +243,8 @@ def test_our_own_file_is_not_somebody_elses(tmp_path: Path) -> None:
     put(root, "/etc/default/grub", 'GRUB_CMDLINE_LINUX_DEFAULT="quiet nohz_full=1,3"\n')
     line = 'GRUB_CMDLINE_LINUX_DEFAULT="$GRUB_CMDLINE_LINUX_DEFAULT rcu_nocbs=1,3"\n'
     put(root, "/etc/default/grub.d/zzz-firsttouch.cfg", line)
+    line = "linux /vmlinuz root=/dev/vda1 ro quiet nohz_full=1,3 rcu_nocbs=1,3"
+    put(root, "/boot/grub/grub.cfg", f"menuentry 'Debian' {{\n\t{line}\n}}\n")
     owned = record(root, plan(root, INTENT))["plan"]["boot"]["owned"]
     assert "rcu_nocbs=1,3" in owned and "nohz_full=1,3" not in owned
 
