@@ -29,7 +29,8 @@ def run(command: list[str], env: dict[str, str] | None = None) -> None:
     status = subprocess.run(command, cwd=STATE, env=env, stdin=subprocess.DEVNULL, check=False).returncode
     if status:
         print(f"\nThe demo stopped: {' '.join(command)} ended with status {status}.", file=sys.stderr)
-        print(f"Look at the host: {' '.join(TESTHOST)} logs {NAME}   end it: {' '.join(TESTHOST)} down {NAME}", file=sys.stderr)
+        testhost = " ".join(TESTHOST)
+        print(f"Look at the host: {testhost} logs {NAME}   end it: {testhost} down {NAME}", file=sys.stderr)
         raise SystemExit(status)
 
 
@@ -64,7 +65,8 @@ def install_collection() -> Path:
 def main() -> None:
     """Run the demo from a bare image to a provisioned host."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--release", default="trixie", choices=["bookworm", "trixie"], help="Debian release of the host")
+    releases = ["bookworm", "trixie"]
+    parser.add_argument("--release", default="trixie", choices=releases, help="Debian release of the host")
     parser.add_argument("--keep", action="store_true", help="take the demo host that is up already, as it is")
     options = parser.parse_args()
     STATE.mkdir(parents=True, exist_ok=True)
@@ -80,7 +82,8 @@ def main() -> None:
 
     say("Build the collection and install its tarball")
     env = ansible_env(install_collection())
-    playbook = [str(Path(sys.executable).with_name("ansible-playbook")), "-i", str(STATE / "inventory.yml"), "--limit", NAME]
+    program = str(Path(sys.executable).with_name("ansible-playbook"))
+    playbook = [program, "-i", str(STATE / "inventory.yml"), "--limit", NAME]
 
     say("Predict: a check run prints the plan of the host and changes nothing")
     run([*playbook, "firsttouch.host.provision", "--check"], env)

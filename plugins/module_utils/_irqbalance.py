@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """What irqbalance may do on a host with isolated CPUs, as files of ours beside the distribution's.
 
-A drop-in of irqbalance.service names an environment file of ours. systemd.exec(5): of several EnvironmentFile= the later
-one wins, so that a list left in /etc/default or /etc/sysconfig cannot override ours, and the distribution's stay untouched.
+A drop-in of irqbalance.service names an environment file of ours. systemd.exec(5): of several EnvironmentFile= the
+later one wins, so that a list left in /etc/default or /etc/sysconfig cannot override ours, and the distribution's stay
+untouched.
 """
 
 from __future__ import annotations

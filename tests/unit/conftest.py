@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from pathlib import Path
 
@@ -12,10 +13,8 @@ LINK = TREE / "ansible_collections" / "firsttouch" / "host"
 
 if not LINK.is_symlink():
     LINK.parent.mkdir(parents=True, exist_ok=True)
-    try:
+    with contextlib.suppress(FileExistsError):  # another pytest process was first
         LINK.symlink_to(ROOT)
-    except FileExistsError:  # another pytest process was first
-        pass
 for path in (str(TREE), str(Path(__file__).parent)):
     if path not in sys.path:
         sys.path.insert(0, path)

@@ -40,10 +40,8 @@ def run_module(name: str, args: dict[str, Any], *, check: bool = False, diff: bo
         for patch in patches:
             stack.enter_context(patch)
         stack.enter_context(contextlib.redirect_stdout(out))
-        try:
+        with contextlib.suppress(SystemExit):
             module.main()
-        except SystemExit:
-            pass
     text = out.getvalue().strip().splitlines()
     if not text:
         raise AssertionError(f"{name} printed no result")

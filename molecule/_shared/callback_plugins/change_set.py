@@ -47,5 +47,7 @@ class CallbackModule(CallbackBase):
         Path(folder).mkdir(parents=True, exist_ok=True)
         kind = "check" if context.CLIARGS.get("check") else "run"
         with open(Path(folder) / f"{kind}.jsonl", "a", encoding="utf-8") as handle:
-            for host, changes in sorted(self.changes.items()):
-                handle.write(json.dumps({"host": host, "changes": changes}, sort_keys=True) + "\n")
+            handle.writelines(
+                json.dumps({"host": host, "changes": changes}, sort_keys=True) + "\n"
+                for host, changes in sorted(self.changes.items())
+            )

@@ -46,7 +46,7 @@ def main() -> None:
                         settings[path] = handle.read().strip()
                 except OSError:
                     continue
-    result = {"files": {k: v for k, v in files.items() if k not in VOLATILE}, "settings": settings}
+    result: dict[str, object] = {"files": {k: v for k, v in files.items() if k not in VOLATILE}, "settings": settings}
     for key, path in (("boot_id", "/proc/sys/kernel/random/boot_id"), ("cmdline", "/proc/cmdline")):
         with open(path, encoding="utf-8") as handle:
             result[key] = handle.read().strip()

@@ -10,7 +10,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(os.environ["MOLECULE_PROJECT_DIRECTORY"]) / "molecule" / "_shared" / "verifier"))
 
-import records  # noqa: E402  the path above is only known at run time
+import records
 
 
 def moments(host: Any) -> tuple[dict[str, Any], dict[str, Any]]:
