@@ -263,14 +263,14 @@ def check_pending_reboot(ctx: Context) -> Iterator[Result]:
 def _foreign_pending(ctx: Context, running: Line, following: Line) -> Iterator[Result]:
     """What else the next boot would change: other tokens, another kernel, what packages ask for."""
     layers = layers_of(ctx)
-    entry, ours = layers.entry, frozenset(_keys(ctx))
+    entry, places = layers.entry, layers.configured or []
     packages = (ctx.text("/run/reboot-required.pkgs") or "").split()
     marked = ctx.text("/run/reboot-required") is not None
     kernels = (running.facts.release, entry.version if entry and entry.version else running.facts.release)
     rows: tuple[tuple[str, list[str], str, str, str], ...] = (
         (
             "foreign_staged",
-            foreign_staged(running.text, following.text, entry, layers.configured or [], ours),
+            foreign_staged(running.text, following.text, entry, places, ctx.tokens(), _keys(ctx)),
             "foreign_staged",
             following.file,
             "Somebody else staged boot arguments: they come with the next reboot.",

@@ -103,7 +103,7 @@ EXAMPLES = r"""
 - name: Prepare an image
   firsttouch.host.kernel_cmdline:
     sysroot: /srv/image
-    tokens: [isolcpus=managed_irq,domain,2-7, nohz_full=2-7]
+    tokens: ['isolcpus=managed_irq,domain,2-7', nohz_full=2-7]
 """
 
 RETURN = r"""
