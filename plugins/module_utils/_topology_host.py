@@ -71,17 +71,19 @@ class Virtualization:
 
     hypervisor: str | None = None
     bare_metal: bool | None = None
-    evidence: tuple[tuple[str, str], ...] = ()
+    evidence: tuple[tuple[str, str, str], ...] = ()
 
     def as_dict(self) -> dict[str, Any]:
-        """`evidence` as a list of {source, value}."""
-        rows = [{"source": source, "value": value} for source, value in self.evidence]
+        """`evidence` as a list of {hypervisor, source, value}: what each sign takes it for."""
+        rows = [
+            {"hypervisor": name, "source": source, "value": value} for name, source, value in self.evidence
+        ]
         return {"hypervisor": self.hypervisor, "bare_metal": self.bare_metal, "evidence": rows}
 
     @classmethod
     def from_dict(cls, doc: Mapping[str, Any]) -> Virtualization:
         """The inverse of as_dict()."""
-        evidence = tuple((row["source"], row["value"]) for row in doc["evidence"])
+        evidence = tuple((row["hypervisor"], row["source"], row["value"]) for row in doc["evidence"])
         return cls(doc["hypervisor"], doc["bare_metal"], evidence)
 
 
@@ -176,8 +178,8 @@ def read_virtualization(tree: Tree, facts: Mapping[str, Any] | None = None) -> V
     """Every sign of a hypervisor below TREE; FACTS are Ansible's own virtualization facts, if gathered."""
     cpuinfo = tree.text("/proc/cpuinfo") or ""
     found = [
-        *_from_cpuinfo(cpuinfo),
         *_from_dmi(tree),
+        *_from_cpuinfo(cpuinfo),
         *_from_firmware(tree),
         *_from_devices(tree),
         *_from_s390(tree, cpuinfo),
@@ -191,8 +193,7 @@ def virtualization_of(found: list[tuple[str, str, str]], would_show: bool = Fals
     names = [name for name, _source, _value in found]
     named = [name for name in names if name != "unknown"]
     hypervisor = named[0] if named else names[0] if names else None
-    evidence = tuple((source, value) for _name, source, value in found)
-    return Virtualization(hypervisor, False if found else True if would_show else None, evidence)
+    return Virtualization(hypervisor, False if found else True if would_show else None, tuple(found))
 
 
 def _would_show(tree: Tree, cpuinfo: str) -> bool:

@@ -31,6 +31,16 @@ X86 = "flags\t\t: fpu lm\n"
         ),
         ({"/proc/cpuinfo": X86, f"{DMI}/product_name": "VMware7,1"}, "vmware", False),
         ({f"{DMI}/sys_vendor": "QEMU"}, "qemu", False),
+        # What the host calls itself comes before what its CPU model and firmware are called.
+        (
+            {
+                "/proc/cpuinfo": "model name : QEMU TCG CPU version 2.5+",
+                f"{DMI}/sys_vendor": "VMware, Inc.",
+                f"{DMI}/bios_vendor": "SeaBIOS",
+            },
+            "vmware",
+            False,
+        ),
         ({f"{DMI}/product_name": "KVM Virtual Machine"}, "kvm", False),
         ({f"{DMI}/product_name": "CloudStack KVM Hypervisor"}, "kvm", False),
         ({f"{DMI}/sys_vendor": "innotek GmbH"}, "oracle", False),
