@@ -24,6 +24,7 @@ _SECRET = re.compile(
 )
 _PBKDF2 = re.compile(r"grub\.pbkdf2\.\S+")
 _SERIAL = re.compile(r"(?im)^(serial\w*\s*:\s*)\S.*$")
+_BUILDER = re.compile(r"\([^()\s]+@[^()\s]+\)")
 _REMOTE = re.compile(r"^(?:nfs\d?|cifs|smb3|ceph|lustre|9p|glusterfs|fuse\..*|afs|virtiofs)$")
 _OVERLAY = re.compile(r"((?:lower|upper|work)dir\+?)=[^,\s]+")
 _PLAIN_NAMES = frozenset(
@@ -68,6 +69,8 @@ class Scrubber:
             return _accounts(text, 4 if path == "/etc/passwd" else 3)
         if path.endswith(("/mountinfo", "/mounts", "/fstab")):
             text = _mounts(text, fstab=path.endswith("/fstab"))
+        if path == "/proc/version":
+            text = _BUILDER.sub("(builder@host)", text)
         text = _SERIAL.sub(r"\g<1>0", _PBKDF2.sub("grub.pbkdf2.removed", text))
         text = _SECRET.sub(r"\g<1>removed", text)
         text = self._ids(text)

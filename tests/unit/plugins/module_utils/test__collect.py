@@ -243,6 +243,7 @@ def test_this_host_can_be_recorded(tmp_path: Path) -> None:
         ("/proc/cmdline", "root=PARTUUID=1a2b3c4d-02", "root=PARTUUID=0000-0001"),
         ("/proc/cpuinfo", "Serial\t\t: 00000000abcdef01", "Serial\t\t: 0"),
         ("/proc/cmdline", "x=db-4.lan db-4 db-4-x", "x=host host db-4-x"),
+        ("/proc/version", "Linux version 6.1 (me@pc.lan) (gcc)", "Linux version 6.1 (builder@host) (gcc)"),
         ("/sys/devices/system/cpu/online", "10.1.2.3", "10.1.2.3"),
         ("/etc/passwd", "root:x:0:0:r:/root:/bin/sh\nann:x:1000:1000:::\n", "root:x:0:0:::\n"),
         ("/etc/group", "adm:x:4:ann,bob\nann:x:1000:\n", "adm:x:4:\n"),
