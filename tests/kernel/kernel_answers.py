@@ -27,6 +27,15 @@ COMPLAINTS = {
     "Clearing \\d+ from nohz_full": {"boot_cpu_keeps_tick"},
     "hugetlb_cma is enabled, skip boot time allocation": {"hugetlb_cma_replaces_pool"},
 }
+# What matters here of /boot/config-* of Debian's amd64 kernels, which an initramfs does not show.
+_CONFIG = """\
+CONFIG_NR_CPUS=8192
+CONFIG_CPUMASK_OFFSTACK=y
+CONFIG_NO_HZ_FULL=y
+CONFIG_CPU_ISOLATION=y
+CONFIG_RCU_NOCB_CPU=y
+# CONFIG_CMA is not set
+"""
 _RCU = re.compile(r"Offload RCU callbacks from CPUs: (\S+?)\.?$")
 _CRASH = re.compile(
     r"crashkernel(?: low memory)? reserved: .* \((\d+) MB\)|Reserving (\d+)MB of (?:low )?memory at"
@@ -39,6 +48,7 @@ def predicted(root: Path, guest: dict[str, Any], line: str) -> dict[str, Any]:
     files = {
         "/proc/cmdline": f"{guest['cmdline']}{line}\n",
         "/proc/sys/kernel/osrelease": guest["release"],
+        f"/boot/config-{guest['release']}": _CONFIG,
         "/proc/meminfo": f"MemTotal: {guest['memory_bytes'] // 1024} kB\nHugepagesize: {guest['default_kb']} kB",
         "/proc/cpuinfo": "processor\t: 0\nflags\t\t: fpu pse lm pdpe1gb\n",
         **{f"{cpu}/{name}": guest[name] for name in ("possible", "present", "online")},
