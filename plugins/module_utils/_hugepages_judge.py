@@ -269,7 +269,8 @@ def _cause(want: Want, row: Mapping[str, Any], off: list[str], context: Context)
         )
         text = f"{text}; {', '.join(per_node)}"
     told = _told(want, context)
-    if told:
+    # The right number of pages came from somewhere else than the command line: its silence explains nothing.
+    if told and not (row["total_matches"] and told[0] == "not_on_command_line"):
         return told[0], f"{text}: {told[1]}"
     if row["total_matches"]:
         return "wrong_node", f"{text}: the total is right, the nodes are not"

@@ -206,6 +206,17 @@ def test_the_cause_is_looked_for_on_the_command_line(
     assert (result["verdict"], result["reason"]) == ("fail", reason), result["message"]
 
 
+@pytest.mark.parametrize(
+    ("cmdline", "reason"),
+    [("quiet", "wrong_node"), ("hugepagesz=2M hugepages=0:70,1:40", "command_line_differs")],
+)
+def test_the_right_number_on_the_wrong_nodes(tmp_path: Path, cmdline: str, reason: str) -> None:
+    put(tmp_path, "/proc/cmdline", cmdline)
+    two_pools(tmp_path, 70, 40)
+    result = read(tmp_path, pools=[{"size": "2M", "nodes": {"0": 55, "1": 55}}])
+    assert (result["verdict"], result["reason"]) == ("fail", reason)
+
+
 def test_the_node_format_on_an_old_kernel(tmp_path: Path) -> None:
     put(tmp_path, "/proc/sys/kernel/osrelease", "5.10.0-30-amd64")
     put(tmp_path, "/proc/cmdline", "hugepagesz=2M hugepages=0:40,1:40")
