@@ -195,6 +195,9 @@ class HugetlbParser:
                 return True
             if self.facts.nodes and number not in self.facts.nodes:
                 return self._void(token, "no_such_node", f"node {number} is not online")
+            if self._comes_too_late(number):
+                why = f"node {number} has no memory, which is not online yet when this kernel reads it"
+                return self._void(token, "node_without_memory", why)
             found = scan_unsigned(behind[1:])
             if found is None:
                 return self._void(token, "invalid_hugepages", f"{behind[1:]!r} is not a count")
@@ -208,6 +211,14 @@ class HugetlbParser:
                 return True
             rest = rest[1:]
         return True
+
+    def _comes_too_late(self, node: int) -> bool:
+        """On x86 nodes without memory come online in init_cpu_to_node, behind the early reading of Linux 6.15."""
+        facts = self.facts
+        x86 = facts.arch in ("x86_64", "i686")
+        return (
+            x86 and facts.version >= (6, 15) and bool(facts.memory_nodes) and node not in facts.memory_nodes
+        )
 
     def _void(self, token: Token, reason: str, why: str) -> bool:
         self.warn(token, reason, f"{token.text}: {why}, so the kernel drops the whole parameter")

@@ -19,7 +19,7 @@ COMPLAINTS = {
     "HugeTLB: unsupported hugepagesz": {"unsupported_hugepagesz"},
     "default_hugepagesz previously specified": {"default_hugepagesz_specified_twice"},
     "unsupported default_hugepagesz": {"unsupported_default_hugepagesz"},
-    "Invalid hugepages parameter": {"no_such_node", "invalid_hugepages"},
+    "Invalid hugepages parameter": {"no_such_node", "invalid_hugepages", "node_without_memory"},
     "Using hugepages=": {"count_before_size_wins"},
     "must match isolcpus": {"mask_mismatch"},
     "Skipped unknown flag": {"unknown_flag", "missing_cpu_list"},
@@ -95,8 +95,10 @@ def _pools(doc: dict[str, Any], answer: dict[str, Any]) -> list[str]:
                 found.append(f"pool {size} node {node}: predicted {wanted}, the kernel has {pages}")
     sizes = {size for size, ours in doc["pools"].items() if ours["total"]}
     found += [f"pool {size}: the kernel shows no such pool" for size in sorted(sizes - set(answer["pools"]))]
-    major, minor = map(int, doc["kernel"]["version"].split("."))
-    if not found and ((major, minor) < (6, 8) or all(_placed(doc["pools"][size]) for size in sizes)):
+    # Kernels from 6.8 on fill a pool that they spread by several threads, so not exactly in turn.
+    in_turn = tuple(map(int, doc["kernel"]["version"].split("."))) < (6, 8)
+    pools = [doc["pools"][size] for size in sizes]
+    if not found and all(_placed(pool) or (in_turn and not pool["nodes"]) for pool in pools):
         found += _node_bytes(doc, answer)
     return found
 
@@ -107,7 +109,6 @@ def _placed(pool: dict[str, Any]) -> bool:
 
 
 def _node_bytes(doc: dict[str, Any], answer: dict[str, Any]) -> list[str]:
-    """Kernels from 6.8 on fill a pool that they spread by several threads, so not exactly in turn."""
     pools = [(int(size[:-2]) * 1024, pool["nodes"]) for size, pool in answer["pools"].items()]
     got = {node: sum(size * nodes.get(node, 0) for size, nodes in pools) for node in answer["nodes"]}
     ours = {**dict.fromkeys(got, 0), **doc["memory"]["hugetlb_bytes_per_node"]}

@@ -143,6 +143,15 @@ def test_a_gigantic_page_of_a_node_without_memory_comes_from_another_before_6_14
     assert late["pools"]["1048576kB"] == {"total": 2, "nodes": {"1": 2}}
 
 
+def test_a_node_without_memory_voids_the_parameter_from_6_15() -> None:
+    late = {"version": (6, 15), "nodes": (0, 1, 3), "memory_nodes": (0, 1)}
+    assert pools("hugepages=1:16,3:0", facts(**late)) == {}
+    assert predict("hugepages=1:16,3:0", facts(**late)).ignored() == ["hugepages=1:16,3:0"]
+    assert reasons("hugepages=1:16,3:0", facts(**late)) == ["node_without_memory"]
+    assert pools("hugepages=1:16,3:0", facts(arch="aarch64", **late)) == {"2048kB": {"1": 16}}
+    assert pools("hugepages=1:16,3:0", facts(**{**late, "memory_nodes": ()})) == {"2048kB": {"1": 16}}
+
+
 def test_node_format_is_read_as_a_number_before_5_16() -> None:
     known = old(5, 15)
     assert pools("hugepages=0:40,1:40", known) == {}
