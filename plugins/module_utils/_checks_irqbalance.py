@@ -105,7 +105,7 @@ def check_mode(ctx: Context) -> Iterator[Result]:
     for path, text in sorted(wanted.items()):
         found = ctx.text(path)
         yield judge(
-            f"cpu_isolation.irqbalance.{path}",
+            f"cpu_isolation.irqbalance.{'dropin' if path == DROPIN else 'environment'}",
             "configured",
             "absent" if text is None else "as planned",
             "absent" if found is None else "as planned" if text and found == text.strip() else "different",

@@ -293,12 +293,12 @@ BROKEN: dict[str, tuple[Break, Expected]] = {
     ),
     "irqbalance's list was edited": (
         lambda root: replace(root, "/etc/firsttouch/irqbalance.env", "=1,3", "=1"),
-        {"cpu_isolation.irqbalance./etc/firsttouch/irqbalance.env": ("fail", "changed_by_hand")},
+        {"cpu_isolation.irqbalance.environment": ("fail", "changed_by_hand")},
     ),
     "irqbalance's drop-in is gone": (
         lambda root: remove(root, "/etc/systemd/system/irqbalance.service.d/zz-firsttouch.conf"),
         {
-            "cpu_isolation.irqbalance./etc/systemd/system/irqbalance.service.d/zz-firsttouch.conf": (
+            "cpu_isolation.irqbalance.dropin": (
                 "fail",
                 "not_configured",
             )
