@@ -43,7 +43,7 @@ def place(
         for carrier in carriers
     ]
     settled = [settle([*rest, *carrier.tail], request, facts) for rest, carrier in zip(foreign, carriers)]
-    together = any(ours for (ours, _), carrier in zip(settled, carriers) if carrier.drops_keys)
+    together = any(ours for (ours, _there), carrier in zip(settled, carriers) if carrier.drops_keys)
     result: list[list[str]] = []
     gone: list[LineToken] = []
     for rest, carrier, (ours, replaced) in zip(foreign, carriers, settled):

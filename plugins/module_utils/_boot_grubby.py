@@ -37,7 +37,7 @@ def run_grubby(root: str, plan: BootPlan, run: Runner | None) -> None:
         arguments.append(f"--remove-args={' '.join(gone)}")
     if plan.request.tokens:
         arguments.append(f"--args={' '.join(plan.request.tokens)}")
-    _, out, err = run([tool, "--help"], environment)
+    _status, out, err = run([tool, "--help"], environment)
     if "--no-etc-grub-update" in out + err:
         arguments.append("--no-etc-grub-update")
     status, out, err = run(arguments, environment)

@@ -44,7 +44,7 @@ def read_grubcfg(
     interpreter = Interpreter(root, prefix, environment, platform)
     interpreter.run(path, text)
     pairs = list(_walk(interpreter.menu, ()))
-    entries = [entry for entry, _ in pairs]
+    entries = [entry for entry, _where in pairs]
     default: Entry | None = None
     refusal: BootError | None = None
     notes: list[Problem] = []

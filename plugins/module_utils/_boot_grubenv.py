@@ -24,7 +24,7 @@ def parse(data: bytes, path: str) -> dict[str, str]:
     for line in _lines(data[len(HEADER) :]):
         if line.startswith(b"#") or b"=" not in line:
             continue
-        name, _, raw = line.partition(b"=")
+        name, _equals, raw = line.partition(b"=")
         values.setdefault(decode(name), decode(_unescape(raw)))
     return values
 

@@ -84,7 +84,7 @@ def assigned_names(body: list[Statement]) -> set[str]:
         if isinstance(node, Command):
             names |= {pair[0] for pair in map(assignment, node.words) if pair}
         elif isinstance(node, Branch):
-            for _, inner in node.branches:
+            for _test, inner in node.branches:
                 names |= assigned_names(inner)
             names |= assigned_names(node.otherwise)
         elif isinstance(node, Loop):

@@ -159,7 +159,7 @@ class Evaluator:
             else:
                 return True
         before, results = dict(self.variables), [dict(self.variables)]
-        for _, body in node.items:
+        for _patterns, body in node.items:
             self.variables = dict(before)
             self._run(body, True)
             results.append(self.variables)

@@ -61,7 +61,7 @@ class SystemdBootBackend(Backend):
 
     def files(self) -> list[str]:
         kernel = [KERNEL_CMDLINE] if read_text(self.root, KERNEL_CMDLINE) is not None else []
-        loader = list(dict.fromkeys(source.file for _, _, source in self.loader))
+        loader = list(dict.fromkeys(source.file for _key, _value, source in self.loader))
         return [*kernel, *loader, *(raw.path for raw in self.raw)]
 
     def settings(self) -> list[Setting]:
@@ -89,7 +89,7 @@ class SystemdBootBackend(Backend):
         """The entry systemd-boot selects (boot.c config_select_default_entry); None where that is unknown."""
         oneshot = _efi_variable(self.root, "LoaderEntryOneShot")
         chosen = oneshot or _efi_variable(self.root, "LoaderEntryDefault")
-        configured = next((value for key, value, _ in reversed(self.loader) if key == "default"), None)
+        configured = next((value for key, value, _source in reversed(self.loader) if key == "default"), None)
         if configured == "@saved":
             configured = _efi_variable(self.root, "LoaderEntryLastBooted")
         for pattern in (chosen, configured):

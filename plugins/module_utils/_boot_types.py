@@ -79,7 +79,7 @@ class Value:
     @property
     def text(self) -> str:
         """The value as the shell yields it; meaningless when opaque."""
-        return "".join(char for char, _ in self.chars)
+        return "".join(char for char, _origin in self.chars)
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ def _listed(ctx: Context, path: str) -> frozenset[int] | None:
 def _asked_by(ctx: Context, key: str) -> frozenset[int] | None:
     """The CPUs that the plan's KEY= token names; None when the plan has no such token."""
     for token in ctx.section("cpu_isolation").get("tokens") or []:
-        name, _, value = str(token).partition("=")
+        name, _equals, value = str(token).partition("=")
         if name == key:
             return parse(value)
     return None

@@ -88,7 +88,7 @@ def meminfo(text: str) -> dict[str, int]:
     """/proc/meminfo as {name: value in bytes, or a bare number where there is no kB}."""
     found = {}
     for line in text.splitlines():
-        name, _, rest = line.partition(":")
+        name, _colon, rest = line.partition(":")
         parts = rest.split()
         if parts and parts[0].isdigit():
             found[name.strip()] = int(parts[0]) * (1024 if parts[1:] == ["kB"] else 1)

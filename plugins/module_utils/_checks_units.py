@@ -148,7 +148,7 @@ def _active(ctx: Context, name: str) -> Result:
 
 def _where(content: str) -> str | None:
     for line in content.splitlines():
-        key, _, value = line.partition("=")
+        key, _equals, value = line.partition("=")
         if key.strip() == "Where":
             return value.strip().replace("%%", "%")
     return None

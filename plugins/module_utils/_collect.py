@@ -89,7 +89,7 @@ class _Collector:
         known = self.reals.get(path)
         if known is not None:
             return known
-        head, _, tail = path.rpartition("/")
+        head, _slash, tail = path.rpartition("/")
         here = f"{self.real(head)}/{tail}" if head else path
         target = None if here == "/proc/self" else self._link(here)  # that is the number of this process
         if target is not None:
@@ -141,7 +141,7 @@ class _Collector:
             self.add(self.real(path), "dir")
 
     def link(self, path: str) -> None:
-        head, _, tail = path.rpartition("/")
+        head, _slash, tail = path.rpartition("/")
         target = self._link(path)
         if target is not None:
             self.add(f"{self.real(head)}/{tail}", "link", os.fsencode(target))
@@ -153,7 +153,7 @@ class _Collector:
             return None
 
     def _beside(self, path: str) -> str:
-        head, _, tail = path.rpartition("/")
+        head, _slash, tail = path.rpartition("/")
         return os.path.join(self.tree.directory(head), tail)
 
     def expand(self, pattern: str) -> Iterator[str]:

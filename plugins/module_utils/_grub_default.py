@@ -118,7 +118,7 @@ def line_tokens(value: Value, ours: str | None = None) -> list[LineToken]:
     for token in split(value.text):
         at = value.text.index(token.text, at)
         span = value.chars[at : at + len(token.text)]
-        origin = next((origin for _, origin in span if origin), None)
+        origin = next((origin for _char, origin in span if origin), None)
         source = Source(origin.file, origin.line) if origin else None
         found.append(LineToken(token.text, source, bool(origin and origin.file == ours)))
         at += len(token.text)
@@ -166,7 +166,7 @@ def _problem(name: str, value: Value) -> Problem | None:
 
 def _sources(value: Value) -> tuple[Source, ...]:
     """The places that contributed text, then the assignment that decided."""
-    places = [Source(origin.file, origin.line) for _, origin in value.chars if origin]
+    places = [Source(origin.file, origin.line) for _char, origin in value.chars if origin]
     first = [source for source in value.sources if source in set(places)]
     return tuple(dict.fromkeys([*first, *places, *value.sources[-1:]]))
 

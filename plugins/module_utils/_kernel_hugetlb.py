@@ -150,8 +150,7 @@ class HugetlbParser:
             self.warn(token, "no_valid_hugepagesz", text)
             self._valid = True
             return
-        pool = self._implicit if not self.pools else self._parsed
-        assert pool is not None
+        pool = (self._parsed if self.pools else None) or self._implicit
         if pool is self._last:
             text = f"{token.text} given twice without hugepagesz between, ignored"
             self.warn(token, "repeated_hugepages_ignored", text)

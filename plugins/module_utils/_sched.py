@@ -119,7 +119,7 @@ def _can_nice() -> bool:
 def _own_cgroup() -> str:
     lines = (_files.read_text("/", "/proc/self/cgroup") or "").splitlines()
     for line in lines:
-        _, controllers, path = line.split(":", 2)
+        _hierarchy, controllers, path = line.split(":", 2)
         if not controllers or "cpu" in controllers.split(","):
             return path
     return ""

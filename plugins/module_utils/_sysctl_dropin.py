@@ -98,7 +98,7 @@ def make_plan(
         names = [dotted(key) for key in needed]
         listed = ", ".join(names)
         text = f"this kernel has no {listed}; take it out of firsttouch_vm_sysctls, or name it as optional"
-        raise DropinError("unknown_key", text, keys=names)
+        raise DropinError("unknown_key", text, names=names)
     kept = {key: value for key, value in values.items() if key not in missing}
     plan = Plan(root, path, before, render(kept))
     plan.status = dict.fromkeys(missing, "unsupported")
@@ -146,12 +146,12 @@ def _check_combination(values: Mapping[str, str]) -> None:
         name = dotted(key)
         if key in POOL_KEYS:
             text = f"{name} fights the pages reserved at boot; use firsttouch_hugepages"
-            raise DropinError("nr_hugepages_in_sysctl", text, keys=[name])
+            raise DropinError("nr_hugepages_in_sysctl", text, names=[name])
         other = COUNTERPART.get(key)
         if other is not None and other in values:
             names = sorted([name, dotted(other)])
             text = f"{names[0]} and {names[1]} zero each other; give only one of them"
-            raise DropinError("counterpart_conflict", text, keys=names)
+            raise DropinError("counterpart_conflict", text, names=names)
 
 
 def _find_overrides(plan: Plan, kept: Mapping[str, str], on_override: str) -> None:
@@ -179,7 +179,7 @@ def _find_overrides(plan: Plan, kept: Mapping[str, str], on_override: str) -> No
             f"{'; '.join(texts)}. Remove the setting there, or take the key out of the firsttouch_* variable"
         )
         keys = [dotted(key) for key in plan.overridden]
-        raise DropinError("overridden_by", text, file=files[0], files=files, keys=keys)
+        raise DropinError("overridden_by", text, file=files[0], files=files, names=keys)
 
 
 def _live(root: str, key: str) -> _sysctl.Live:
@@ -198,7 +198,7 @@ def _plan_live(
                 state[name] = canonical(live.value or "")
             elif name == key:
                 text = f"/proc/sys/{key} cannot be read back ({live.state}), so it is not set"
-                raise DropinError("permission_denied", text, keys=[dotted(key)])
+                raise DropinError("permission_denied", text, names=[dotted(key)])
     plan.live, plan.after = dict(state), state
     for key, value in touched:
         if same_value(value, state[key]):
@@ -240,9 +240,9 @@ def _check_writable(root: str, key: str) -> None:
     if os.statvfs(path).f_flag & os.ST_RDONLY:
         mount = _mount_of(path)
         text = f"{dotted(key)} cannot be set: {mount} is mounted read-only; nothing was changed"
-        raise DropinError("read_only", text, mount=mount, keys=[dotted(key)])
+        raise DropinError("read_only", text, mount=mount, names=[dotted(key)])
     text = f"{dotted(key)} cannot be set: no permission to write {path}; nothing was changed"
-    raise DropinError("permission_denied", text, keys=[dotted(key)])
+    raise DropinError("permission_denied", text, names=[dotted(key)])
 
 
 def _mount_of(path: str) -> str:
@@ -282,11 +282,11 @@ def _write_live(root: str, item: Write) -> None:
         }
         text = f"{name}: the kernel refused {item.value!r} ({exc.strerror}); nothing was changed"
         details = {"mount": _mount_of(_sysctl.proc_path(root, item.key))} if exc.errno == errno.EROFS else {}
-        raise DropinError(reasons.get(exc.errno or 0, "rejected"), text, keys=[name], **details) from exc
+        raise DropinError(reasons.get(exc.errno or 0, "rejected"), text, names=[name], **details) from exc
     got = _live(root, item.key)
     if got.state != "value" or not same_value(item.value, got.value or ""):
         text = f"{name}: wrote {item.value!r}, the kernel has {got.value!r}; nothing was changed"
-        raise DropinError("readback_differs", text, keys=[name])
+        raise DropinError("readback_differs", text, names=[name])
 
 
 def _write_proc(path: str, value: str) -> None:

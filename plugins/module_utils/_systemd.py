@@ -84,7 +84,7 @@ def install_links(name: str, content: str) -> dict[str, str]:
         if line.startswith("["):
             section = line
         elif section == "[Install]" and "=" in line:
-            key, _, value = (part.strip() for part in line.partition("="))
+            key, _equals, value = (part.strip() for part in line.partition("="))
             found[key] = [*found.get(key, []), *value.split()] if value else []
     target = f"{UNIT_DIR}/{name}"
     links = {}

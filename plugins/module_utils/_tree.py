@@ -98,7 +98,7 @@ class Tree:
             return None
 
     def _open(self, path: str) -> bytes:
-        head, _, tail = path.rpartition("/")
+        head, _slash, tail = path.rpartition("/")
         flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
         try:
             # Thousands of reads on a large machine: resolve a directory once, its plain files directly.

@@ -115,7 +115,7 @@ reason:
   returned: failure
   type: str
   sample: overridden_by
-keys:
+names:
   description: The keys that the failure is about.
   returned: failure, where it is about keys
   type: list
@@ -194,7 +194,7 @@ def main() -> None:
     except _sysctl_dropin.DropinError as exc:
         module.fail_json(msg=str(exc), reason=exc.reason, **exc.details)
     except _sysctl.SysctlError as exc:
-        module.fail_json(msg=str(exc), reason=exc.reason, keys=[exc.key])
+        module.fail_json(msg=str(exc), reason=exc.reason, names=[exc.key])
     except OSError as exc:
         module.fail_json(msg=f"{exc.filename}: {exc.strerror}", reason="read_error", file=exc.filename)
 

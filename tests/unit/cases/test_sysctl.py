@@ -93,7 +93,7 @@ def test_missing_key(tmp_path: Path) -> None:
     refused = run_module("sysctl_dropin", {"sysroot": str(root), "values": want})
     assert refused["failed"]
     assert refused["reason"] == "unknown_key"
-    assert refused["keys"] == ["vm.extra_free_kbytes"]
+    assert refused["names"] == ["vm.extra_free_kbytes"]
     assert not (root / "etc/sysctl.d").exists()
     optional = ["vm.extra_free_kbytes"]
     assert info(root, want, optional=optional)["sysctls"]["vm.extra_free_kbytes"]["verdict"] == "skip"

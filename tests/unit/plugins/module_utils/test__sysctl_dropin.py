@@ -167,7 +167,7 @@ def test_read_only_mount_is_named_before_anything_is_written(
 def test_missing_keys_are_all_named(kernel: Kernel) -> None:
     problem = error(kernel.root, {"vm.swappiness": 1, "vm.nope": 1, "net.nope.x": 1})
     assert problem.reason == "unknown_key"
-    assert problem.details["keys"] == ["vm.nope", "net.nope.x"]
+    assert problem.details["names"] == ["vm.nope", "net.nope.x"]
     plan = go(kernel.root, {"vm.nope": 1}, optional=["vm/nope"])
     assert plan.status == {"vm/nope": "unsupported"}
     assert plan.changes == []
