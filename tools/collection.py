@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 import shutil
 import tarfile
@@ -33,6 +34,7 @@ def link_checkout() -> None:
         link.symlink_to(ROOT)
 
 
+@functools.cache
 def build_tarball() -> Path:
     """Build the collection into build/dist. Raises CommandError when it holds what is not for users."""
     dist = BUILD / "dist"
@@ -46,9 +48,10 @@ def build_tarball() -> Path:
     return tarball
 
 
-def install_tarball() -> None:
-    """Build the collection and install its tarball below build/collections, as a user would."""
+@functools.cache
+def install_tarball(target: Path = INSTALLED) -> None:
+    """Build the collection and install its tarball below TARGET, as a user would; once in a run."""
     tarball = build_tarball()
-    shutil.rmtree(INSTALLED, ignore_errors=True)
-    install = ("ansible-galaxy", "collection", "install", tarball, "-p", INSTALLED, "--offline", "--no-deps")
-    run(*install, env=ansible_env(INSTALLED))
+    shutil.rmtree(target, ignore_errors=True)
+    install = ("ansible-galaxy", "collection", "install", tarball, "-p", target, "--offline", "--no-deps")
+    run(*install, env=ansible_env(target))

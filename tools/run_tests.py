@@ -70,18 +70,10 @@ def galaxy() -> None:
         run("ansible-playbook", playbook, "--syntax-check", "-i", "localhost,", cwd=BUILD, env=env)
 
 
-def installed() -> None:
-    """Make sure that the tarball of this run is installed, where the stage before did not do it."""
-    if not COLLECTION.is_dir():
-        install_tarball()
-
-
 def sanity() -> None:
-    """Run ansible-test sanity on a copy of the installed collection."""
-    installed()
+    """Run ansible-test sanity on the installed collection, in an installation of its own."""
+    install_tarball(BUILD / "sanity")
     tree = BUILD / "sanity" / "ansible_collections" / "firsttouch" / "host"
-    shutil.rmtree(BUILD / "sanity", ignore_errors=True)
-    shutil.copytree(COLLECTION, tree)
     if (ROOT / "tests" / "sanity").is_dir():
         shutil.copytree(ROOT / "tests" / "sanity", tree / "tests" / "sanity")
     # Inside the checkout's git tree the copy would count as ignored, and every test be skipped. In a tree of its
@@ -106,7 +98,7 @@ def kernel_all() -> None:
 
 def molecule() -> None:
     """Run the scenarios one after the other, on booted hosts, from the installed tarball."""
-    installed()
+    install_tarball()
     each(*(scenario(path.parent.name) for path in sorted(ROOT.glob("molecule/[!_]*/molecule.yml"))))
 
 
@@ -123,7 +115,7 @@ def scenario(name: str, boots: int = 1) -> Callable[[], None]:
 
 def boots() -> None:
     """Boot the default scenario's host five times in a row: the 1 GiB page is there every time."""
-    installed()
+    install_tarball()
     scenario("default", boots=5)()
 
 
