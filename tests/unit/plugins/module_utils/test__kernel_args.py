@@ -282,6 +282,21 @@ def test_one_mask_for_all_types_before_5_18() -> None:
     assert isolation("isolcpus=domain,2-7 nohz_full=2-7", old(5, 15))["nohz_full"] == "2-7"
 
 
+def test_lists_as_wide_as_nr_cpus() -> None:
+    config = {"CONFIG_NR_CPUS": "64", "CONFIG_RCU_NOCB_CPU": "y"}
+    assert isolation("isolcpus=4-20", old(6, 1, config=config)) == {"domain": "4-7"}
+    assert isolation("isolcpus=4-20", old(5, 15, config=config)) == {}
+    assert reasons("isolcpus=4-20", old(5, 15, config=config)) == ["cpu_out_of_range"]
+    assert isolation("isolcpus=4-20", old(6, 3, config=config)) == {}
+    assert isolation("isolcpus=4-20", old(6, 1, config={**config, "CONFIG_CPUMASK_OFFSTACK": "y"})) == {}
+
+
+def test_an_empty_list_does_not_count_as_the_first() -> None:
+    for version in ((5, 10), (6, 1), (6, 12)):
+        assert isolation("isolcpus=domain, isolcpus=2-3", old(*version)) == {"domain": "2-3"}
+    assert predict("isolcpus=domain,", EIGHT).ignored() == ["isolcpus=domain,"]
+
+
 def test_words_of_cpu_lists_by_version() -> None:
     assert isolation("isolcpus=4-N", old(5, 12)) == {}
     assert isolation("isolcpus=4-N", old(5, 13)) == {"domain": "4-7"}
