@@ -165,15 +165,8 @@ class IsolationParser:
             text = f"{token.text}: this kernel is built without CONFIG_NO_HZ_FULL, ignored"
             self.warn(token, "nohz_full_unsupported", text, dropped=True)
             return
-        try:
-            listed = self._cpus(text)
-        except CpuListError as exc:
-            self.warn(token, exc.reason, f"{exc}; the kernel drops {token.text} as a whole", dropped=True)
-            return
+        listed = self._list(token, text)
         if not listed:
-            self.warn(token, "empty_cpu_list", f"{token.text} names no CPU")
-        listed = self._keep_one(token, listed)
-        if not listed and facts.version >= (6, 10):
             return
         isolated = listed & facts.possible if facts.possible else listed
         if not self._agrees(token, isolated, types):
@@ -183,6 +176,23 @@ class IsolationParser:
         for name in types:
             self._types.setdefault(name, isolated)
 
+    def _list(self, token: Token, text: str) -> frozenset[int]:
+        """The CPUs of a housekeeping list that the kernel takes; empty: it drops the argument.
+
+        An empty list is dropped below Linux 5.18 (cpumask_last) and again from 6.10, which the 6.1 and 6.6
+        stable kernels have too, as they have the rule about maxcpus=.
+        """
+        try:
+            listed = self._cpus(text)
+            if self.facts.version < (5, 18):
+                parse(format_list(listed), self.facts.nr_cpu_ids)
+        except CpuListError as exc:
+            self.warn(token, exc.reason, f"{exc}; the kernel drops {token.text} as a whole", dropped=True)
+            return frozenset()
+        if not listed:
+            self.warn(token, "empty_cpu_list", f"{token.text} names no CPU, ignored", dropped=True)
+        return self._keep_one(token, listed)
+
     def _keep_one(self, token: Token, listed: frozenset[int]) -> frozenset[int]:
         """At least one present CPU keeps the house: else the boot CPU is taken out of the list."""
         facts = self.facts
@@ -190,7 +200,7 @@ class IsolationParser:
             return listed
         left = facts.present - listed
         enough = bool(left)
-        if enough and self.max_cpus is not None and facts.version >= (6, 10):
+        if enough and self.max_cpus is not None and facts.version >= (6, 1):
             enough = min(left) < self.max_cpus
         if enough:
             return listed

@@ -98,7 +98,9 @@ def _pools(doc: dict[str, Any], answer: dict[str, Any]) -> list[str]:
     # Kernels from 6.8 on fill a pool that they spread by several threads, so not exactly in turn.
     in_turn = tuple(map(int, doc["kernel"]["version"].split("."))) < (6, 8)
     pools = [doc["pools"][size] for size in sizes]
-    if not found and all(_placed(pool) or (in_turn and not pool["nodes"]) for pool in pools):
+    # mem= can take all memory of a node away, and no file says which node lies where.
+    whole = doc["memory"]["mem_limit_bytes"] is None
+    if not found and whole and all(_placed(pool) or (in_turn and not pool["nodes"]) for pool in pools):
         found += _node_bytes(doc, answer)
     return found
 
