@@ -75,6 +75,14 @@ def serial_args(log: Path, ident: str = "serial0") -> list[str]:
     return ["-chardev", f"file,id={ident},path={path},append=on", "-serial", f"chardev:{ident}"]
 
 
+def read_log(path: Path) -> str:
+    """A serial log as text, "" when there is none yet."""
+    try:
+        return path.read_bytes().decode("utf-8", "replace")
+    except FileNotFoundError:
+        return ""
+
+
 def tail(path: Path, lines: int = 25) -> str:
     """The end of a serial log, for an error message; terminal control sequences are dropped."""
     try:

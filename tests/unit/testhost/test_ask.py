@@ -125,6 +125,14 @@ def test_the_asked_line_comes_last(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert "rdinit=/init" in argv[-1].split(" -- ")[0]
 
 
+def test_a_fault_of_the_emulator_is_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    panic = {"outcome": "panic", "console": "Oops: int3: 0000 [#2]"}
+    answers = [panic, {"outcome": "booted"}, {"outcome": "panic", "console": "deadlocked on memory"}]
+    monkeypatch.setattr(ask, "_ask_once", lambda *_: answers.pop(0))
+    assert ask.ask_kernel(Path("k"), "", [], "tcg", 1)["outcome"] == "booted"
+    assert ask.ask_kernel(Path("k"), "", [], "tcg", 1)["outcome"] == "panic"
+
+
 def test_cpio_reads_it_back(tmp_path: Path) -> None:
     entries = [cpio.Entry("d", 0o040755), cpio.Entry("d/f", 0o100755, b"hello"), cpio.Entry("e", 0o100644)]
     archive = cpio.pack(entries)

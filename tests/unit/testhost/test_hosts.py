@@ -127,9 +127,31 @@ def test_waiting_ends_at_the_limit_and_at_a_panic() -> None:
         host = make(pid=process.pid, started=qemu.start_time(process.pid))
         with pytest.raises(HostError, match=r"(?s)no SSH login within 1 s.*no serial log"):
             hosts.wait_for_ssh(host, 1, pytest.fail)
-        host.serial_log.write_text("Kernel panic - not syncing: System is deadlocked on memory\n")
-        with pytest.raises(HostError, match=r"(?s)the guest panicked.*deadlocked"):
+        host.serial_log.write_text("Kernel panic - not syncing: System is deadlocked on memory\n" * 3)
+        with pytest.raises(HostError, match=r"(?s)the guest panicked 3 times.*deadlocked"):
             hosts.wait_for_ssh(host, 60, pytest.fail)
+
+
+def test_a_booted_guest_without_network_is_started_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    host = make()
+    launches: list[int] = []
+    monkeypatch.setattr(hosts, "_LOGIN_GRACE", 0.1)
+    monkeypatch.setattr(hosts, "_new_overlay", lambda _: None)
+    monkeypatch.setattr(hosts, "is_running", lambda _: True)
+    monkeypatch.setattr(hosts, "_ssh_answers", lambda *_: len(launches) == 3)
+
+    def launch(host: hosts.Host, _machine: topology.Topology) -> hosts.Host:
+        assert not host.serial_log.exists()
+        launches.append(1)
+        host.serial_log.write_text("\nfirsttouch login: ")
+        return host
+
+    monkeypatch.setattr(hosts, "_launch", launch)
+    with pytest.raises(hosts.UnreachableError, match="login prompt"):
+        hosts._boot(host, topology.get("two_node"), 60, lambda _: None)
+    assert len(launches) == 2
+    hosts._boot(host, topology.get("two_node"), 60, lambda _: None)
+    assert len(launches) == 3
 
 
 def test_a_listener_without_a_banner_is_no_login() -> None:
