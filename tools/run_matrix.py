@@ -23,6 +23,7 @@ from commands import ROOT, CommandError, Row, print_table
 
 # ansible-core -> the oldest Python of hosts, and of controllers.
 CORES = {"2.19": ("3.9", "3.11"), "2.20": ("3.9", "3.12"), "2.21": ("3.9", "3.12")}
+OLDEST, *_, NEWEST = CORES
 PYTHONS = ("3.9", "3.10", "3.11", "3.12", "3.13")
 REQUIREMENTS = ROOT / "tests" / "requirements-matrix.txt"
 VENVS = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "firsttouch" / "venvs"
@@ -58,7 +59,7 @@ def cells(python: str) -> list[Cell]:
     for core, (host, controller) in CORES.items():
         on_controller = version_key(python) >= version_key(controller)
         # A host's Python that no ansible-core of ours runs on; a newer one is tested with the whole of it.
-        on_host = version_key(python) >= version_key(host) and version_key(python) < version_key("3.11")
+        on_host = version_key(host) <= version_key(python) < version_key("3.11") and core in (OLDEST, NEWEST)
         if on_controller or on_host:
             found.append(Cell(python, core, on_controller))
     return found
