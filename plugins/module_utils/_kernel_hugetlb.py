@@ -212,12 +212,11 @@ class HugetlbParser:
         return True
 
     def _comes_too_late(self, node: int) -> bool:
-        """On x86 nodes without memory come online in init_cpu_to_node, behind the early reading of Linux 6.15."""
+        """On x86 nodes without memory come online in init_cpu_to_node: too late for Linux 6.15 to 6.19."""
         facts = self.facts
-        x86 = facts.arch in ("x86_64", "i686")
-        return (
-            x86 and facts.version >= (6, 15) and bool(facts.memory_nodes) and node not in facts.memory_nodes
-        )
+        if facts.arch not in ("x86_64", "i686") or not (6, 15) <= facts.version < (7, 0):
+            return False
+        return bool(facts.memory_nodes) and node not in facts.memory_nodes
 
     def _void(self, token: Token, reason: str, why: str) -> bool:
         self.warn(token, reason, f"{token.text}: {why}, so the kernel drops the whole parameter")

@@ -143,12 +143,13 @@ def test_a_gigantic_page_of_a_node_without_memory_comes_from_another_before_6_14
     assert late["pools"]["1048576kB"] == {"total": 2, "nodes": {"1": 2}}
 
 
-def test_a_node_without_memory_voids_the_parameter_from_6_15() -> None:
+def test_a_node_without_memory_voids_the_parameter_from_6_15_to_6_19() -> None:
     late = {"version": (6, 15), "nodes": (0, 1, 3), "memory_nodes": (0, 1)}
     assert pools("hugepages=1:16,3:0", facts(**late)) == {}
     assert predict("hugepages=1:16,3:0", facts(**late)).ignored() == ["hugepages=1:16,3:0"]
     assert reasons("hugepages=1:16,3:0", facts(**late)) == ["node_without_memory"]
     assert pools("hugepages=1:16,3:0", facts(arch="aarch64", **late)) == {"2048kB": {"1": 16}}
+    assert pools("hugepages=1:16,3:9", facts(**{**late, "version": (7, 0)})) == {"2048kB": {"1": 16}}
     assert pools("hugepages=1:16,3:0", facts(**{**late, "memory_nodes": ()})) == {"2048kB": {"1": 16}}
 
 
