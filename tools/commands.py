@@ -3,18 +3,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "build"
 BIN = Path(sys.executable).parent
+SCRATCH_BYTES = 3 << 30
 
 
 class CommandError(Exception):
@@ -51,6 +55,19 @@ def run(
     done = subprocess.run(words, cwd=cwd, env=merged, stdin=subprocess.DEVNULL, stdout=stdout, check=False)
     if done.returncode:
         raise CommandError(f"{' '.join(words[:2])}: status {done.returncode}")
+
+
+@contextlib.contextmanager
+def scratch() -> Iterator[dict[str, str]]:
+    """An environment whose temporary files lie in memory where there is room: thousands of small trees that are
+    synced to a disk take longer than the tests themselves. They are removed at the end.
+    """
+    memory = Path("/dev/shm")
+    roomy = os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > SCRATCH_BYTES
+    with tempfile.TemporaryDirectory(prefix="firsttouch-", dir=memory if roomy else None) as folder:
+        # As passable as /tmp is: some tests read a tree as another user.
+        os.chmod(folder, 0o755)
+        yield {"TMPDIR": folder}
 
 
 def each(*steps: Callable[[], None]) -> None:

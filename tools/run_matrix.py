@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import interpreters
 from collection import IMPORT, ansible_env, link_checkout
-from commands import ROOT, CommandError, Row, print_table
+from commands import ROOT, CommandError, Row, print_table, scratch
 
 # ansible-core -> the oldest Python of hosts, and of controllers.
 CORES = {"2.19": ("3.9", "3.11"), "2.20": ("3.9", "3.12"), "2.21": ("3.9", "3.12")}
@@ -123,7 +123,8 @@ def run_cell(cell: Cell, interpreter: Path) -> Row:
         python = environment(cell, interpreter)
         skipped = ELSEWHERE if cell.controller else (*ELSEWHERE, *CONTROLLER_ONLY)
         pytest: list[str | Path] = [python, "-m", "pytest", "-q", "--tb=short", "-p", "no:cacheprovider"]
-        out = call([*pytest, *(f"--ignore={path}" for path in skipped), "tests/unit"])
+        with scratch() as env:
+            out = call([*pytest, *(f"--ignore={path}" for path in skipped), "tests/unit"], env)
         outcome = out.strip().splitlines()[-1].strip("= ")
         if cell.controller:
             playbooks = sorted(f"firsttouch.host.{path.stem}" for path in (ROOT / "playbooks").glob("*.yml"))

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 import sanity_home
 from collection import COLLECTION, IMPORT, INSTALLED, ansible_env, install_tarball, link_checkout
-from commands import BUILD, ROOT, CommandError, each, print_table, run, run_stages
+from commands import BUILD, ROOT, CommandError, each, print_table, run, run_stages, scratch
 
 PLUGINS = "ansible_collections.firsttouch.host.plugins"
 # Tests read JSON, and use small lambdas for their effect.
@@ -49,7 +49,8 @@ def lint() -> None:
 
 def unit() -> None:
     """Run the unit tests, recorded hosts and recorded cases on this interpreter."""
-    run(*PYTEST, "tests/unit")
+    with scratch() as env:
+        run(*PYTEST, "tests/unit", env=env)
 
 
 def galaxy() -> None:
