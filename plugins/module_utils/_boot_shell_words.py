@@ -8,6 +8,7 @@ import re
 from ._boot_shell_ast import Char, Opaque, Param, Part, ShellError, Word
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_NAME_GOES_ON = re.compile(r"[A-Za-z0-9_]+")
 META = " \t\n;&|<>()"
 _BLANK = " \t"
 _KEYWORD = re.compile(r"[a-z]+|[{}!]|\[\[")
@@ -45,6 +46,22 @@ class WordReader:
                 self.pos = len(self.text) if end < 0 else end
             else:
                 return
+
+    def _past_continuations(self, pos: int) -> int:
+        """The shell takes every unquoted backslash and newline out before it looks for words and names."""
+        while self.text.startswith("\\\n", pos):
+            pos += 2
+        return pos
+
+    def _name(self, pos: int) -> tuple[str, int]:
+        """The parameter name at POS, empty when there is none, and the position after it."""
+        name = ""
+        while True:
+            pattern = _NAME_GOES_ON if name else NAME
+            match = pattern.match(self.text, self._past_continuations(pos))
+            if not match:
+                return name, pos
+            name, pos = name + match.group(), match.end()
 
     def _keyword(self) -> str:
         """The unquoted word at the position when it could be a reserved word."""
@@ -132,30 +149,32 @@ class WordReader:
 
     def _dollar(self, quoted: bool) -> Part:
         start, line = self.pos, self._line()
-        after = self.text[start + 1 : start + 2]
+        first = self._past_continuations(start + 1)
+        after = self.text[first : first + 1]
         if after == "(":
-            self.pos += 2
+            self.pos = first + 1
             self._skip_parentheses(line)
-            arithmetic = self.text.startswith("$((", start)
+            arithmetic = self.text.startswith("((", first)
             return Opaque("an arithmetic expansion" if arithmetic else "a command substitution", line, quoted)
         if after == "{":
-            return self._braces(quoted)
-        name = NAME.match(self.text, start + 1)
+            return self._braces(quoted, first)
+        name, end = self._name(first)
         if name:
-            self.pos = name.end()
-            return Param(name.group(), "", None, quoted, line)
+            self.pos = end
+            return Param(name, "", None, quoted, line)
         if after and after in "?$!#*@-0123456789":
-            self.pos += 2
+            self.pos = first + 1
             return Opaque("a special parameter", line, quoted)
         if after and after in "'\"" and not quoted:
             raise self._refuse(f"$ before {after} means different things to different shells")
         self.pos += 1
         return Char("$", start, self.pos, quoted)
 
-    def _braces(self, quoted: bool) -> Part:
-        start, line = self.pos, self._line()
-        name = NAME.match(self.text, start + 2)
-        self.pos = name.end() if name else start + 2
+    def _braces(self, quoted: bool, opened: int) -> Part:
+        line = self._line()
+        name, self.pos = self._name(opened + 1)
+        if name:
+            self.pos = self._past_continuations(self.pos)
         match = _OPERATOR.match(self.text, self.pos)
         operator = match.group() if match and name else ""
         self.pos += len(operator)
@@ -171,7 +190,7 @@ class WordReader:
         self.pos += 1
         if not name or (parts and not operator):
             return Opaque("a parameter expansion", line, quoted)
-        return Param(name.group(), operator, word if operator else None, quoted, line)
+        return Param(name, operator, word if operator else None, quoted, line)
 
     def _skip_parentheses(self, line: int) -> None:
         """Move past the `)` that closes a command substitution, over everything nested in it."""
