@@ -98,7 +98,8 @@ def main() -> None:
   look        {ssh} 'cat /proc/cmdline; cat /sys/devices/system/node/node*/hugepages/*/nr_hugepages'
               {ssh} cat /etc/firsttouch/plan.json
   variables   {host}/group_vars/all.yml   change one and run it again: make demo ARGS=--keep
-  revert      {' '.join(playbook)} firsttouch.host.revert
+  revert      ANSIBLE_COLLECTIONS_PATH={STATE / 'collections'} ANSIBLE_HOST_KEY_CHECKING=false \\
+                {' '.join(playbook)} firsttouch.host.revert
   end it      {' '.join([*TESTHOST, 'down', NAME])}
 """)
 
