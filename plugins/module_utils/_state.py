@@ -21,7 +21,7 @@ from . import _files
 from ._boot_backend import BACKUP_DIR
 from ._intent import SECTIONS, variables
 from ._ownership import DROPIN, still_there, with_foreign
-from ._plan_document import SCHEMA, compose, significant
+from ._plan_document import SCHEMA, compose, named_groups, significant
 from ._sysctl import normalize
 from ._tree import Tree
 
@@ -145,7 +145,12 @@ def first_found(before: Mapping[str, Any] | None, plan: Mapping[str, Any], root:
     Values of sysctls that are not ours any more go: if they become ours again, what they have then counts.
     """
     tree = Tree(root)
-    found: dict[str, Any] = {"schema": SCHEMA, "sysctl": {}, "pools": {}, "cmdline": None, **(before or {})}
+    fresh: dict[str, Any] = {"schema": SCHEMA, "sysctl": {}, "pools": {}, "cmdline": None, "groups_absent": []}
+    found = {**fresh, **(before or {})}
+    if before is None or "groups_absent" in before:
+        there = _groups(tree)
+        gone = {name for name in named_groups(plan) if name not in there}
+        found["groups_absent"] = sorted({*found["groups_absent"], *gone})
     ours = tree.text(DROPIN) or ""
     sysctl = dict(found["sysctl"])
     for key in plan.get("sysctls") or {}:
@@ -167,6 +172,27 @@ def first_found(before: Mapping[str, Any] | None, plan: Mapping[str, Any], root:
             pools[name] = _live_pool(tree, name)
     found["pools"] = pools
     return found
+
+
+def groups_unused(before: Mapping[str, Any], root: str) -> list[str]:
+    """The groups that were not there before us and that have no member and are nobody's primary group now."""
+    tree = Tree(root)
+    primary = {row[3] for row in _colons(tree, "/etc/passwd") if len(row) > 3}
+    there = _groups(tree)
+    return [
+        name
+        for name in before.get("groups_absent") or ()
+        if name in there and not there[name][1] and there[name][0] not in primary
+    ]
+
+
+def _groups(tree: Tree) -> dict[str, tuple[str, str]]:
+    """{name: (gid, members)} of /etc/group, group(5)."""
+    return {row[0]: (row[2], row[3]) for row in _colons(tree, "/etc/group") if len(row) > 3}
+
+
+def _colons(tree: Tree, path: str) -> list[list[str]]:
+    return [line.split(":") for line in (tree.text(path) or "").splitlines()]
 
 
 def _live_pool(tree: Tree, name: str) -> dict[str, int]:

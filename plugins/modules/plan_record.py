@@ -79,6 +79,12 @@ plan:
   description: The record after the change, the document of C(/etc/firsttouch/plan.json).
   type: dict
   returned: success
+groups_unused:
+  description: Groups that were not there before us and that nobody is in now, for a revert to remove.
+  type: list
+  elements: str
+  returned: success
+  sample: [firsttouch]
 changes:
   description: What was changed, or would be in check mode.
   type: list
@@ -135,6 +141,7 @@ def main() -> None:
         diff=record.diff,
         plan=record.plan,
         before=record.before,
+        groups_unused=_state.groups_unused(record.before, root),
     )
 
 

@@ -10,8 +10,8 @@ import os
 import sys
 
 FOLDERS = ("/etc", "/boot", "/usr/lib/sysctl.d", "/usr/lib/systemd", "/var/lib/firsttouch")
-# Written by the running system itself, whatever we do: grub's boot success flag and saved entry live in grubenv.
-VOLATILE = ("/etc/adjtime", "/etc/resolv.conf", "/etc/machine-id", "/etc/mtab")
+# Written by the running system and by the account tools (their backups) themselves, whatever we set.
+VOLATILE = ("/etc/adjtime", "/etc/resolv.conf", "/etc/machine-id", "/etc/mtab", "/etc/group-", "/etc/gshadow-")
 SYSCTLS = ("/proc/sys/vm/*", "/proc/sys/kernel/sched_*", "/proc/sys/kernel/numa_balancing*")
 # Counters and one-shot triggers, no settings.
 NOT_SETTINGS = ("/proc/sys/vm/compact_memory", "/proc/sys/vm/drop_caches", "/proc/sys/vm/stat_refresh")

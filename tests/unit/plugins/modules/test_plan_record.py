@@ -304,3 +304,24 @@ def test_before_is_written_before_the_plan(tmp_path: Path) -> None:
     assert failed["failed"] and failed["reason"] == "record_not_written" and "No space left" in failed["msg"]
     assert seen == ["before.json", "plan.json"] and not (root / PLAN[1:]).exists()
     assert record(root, plan(root, INTENT))["before"]["sysctl"]["vm.swappiness"] == "60"
+
+
+def test_a_group_made_for_us_goes_when_nobody_is_in_it(tmp_path: Path) -> None:
+    root = make_host(tmp_path)
+    put(root, "/etc/passwd", "root:x:0:0::/root:/bin/sh\n")
+    put(root, "/etc/group", "root:x:0:\n")
+    assert record(root, plan(root, INTENT))["before"]["groups_absent"] == ["firsttouch"]
+    put(root, "/etc/group", "root:x:0:\nfirsttouch:x:990:\n")
+    assert record(root, plan(root, INTENT))["groups_unused"] == ["firsttouch"]
+    put(root, "/etc/group", "root:x:0:\nfirsttouch:x:990:alice\n")
+    assert record(root, plan(root, INTENT))["groups_unused"] == []
+    put(root, "/etc/group", "root:x:0:\nfirsttouch:x:990:\n")
+    put(root, "/etc/passwd", "root:x:0:0::/root:/bin/sh\nserver:x:990:990::/:/bin/false\n")
+    assert record(root, plan(root, INTENT))["groups_unused"] == []
+
+
+def test_a_group_that_was_there_before_us_stays(tmp_path: Path) -> None:
+    root = make_host(tmp_path)
+    put(root, "/etc/group", "root:x:0:\nfirsttouch:x:990:\n")
+    result = record(root, plan(root, INTENT))
+    assert result["before"]["groups_absent"] == [] and result["groups_unused"] == []
