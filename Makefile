@@ -13,7 +13,7 @@ demo: ## boot a bare two-node host under QEMU, provision it with one reboot, sho
 	@$(PYTHON) tools/bootstrap.py --testhost
 	@$(VENV) tools/demo.py $(ARGS)
 
-test: ## lint, unit tests, tarball, sanity (STAGES="kernel molecule" boots real hosts)
+test: ## lint, unit tests, tarball, sanity, kernel sample, molecule (STAGES="lint unit" for some of them)
 	@$(PYTHON) tools/bootstrap.py --testhost
 	@$(VENV) tools/run_tests.py $(STAGES)
 

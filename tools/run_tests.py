@@ -125,13 +125,10 @@ STAGES: dict[str, Callable[[], None]] = {
     "unit": unit,
     "galaxy": galaxy,
     "sanity": sanity,
-}
-MORE_STAGES: dict[str, Callable[[], None]] = {
     "kernel": kernel,
     "molecule": molecule,
-    "kernel-all": kernel_all,
-    "boots": boots,
 }
+MORE_STAGES: dict[str, Callable[[], None]] = {"kernel-all": kernel_all, "boots": boots}
 
 
 def main() -> int:
