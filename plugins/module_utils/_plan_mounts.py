@@ -199,10 +199,14 @@ def _check_sizes(mounts: list[Mount], totals: Mapping[int, int], facts: Facts, j
 def _row(mount: Mount) -> dict[str, Any]:
     size = format_size(mount.size_kb)
     text = _systemd.render_hugetlbfs_mount(
-        mount.path, size, mode=mount.mode, size_bytes=mount.size, min_size_bytes=mount.min_size
+        mount.path,
+        size,
+        owner=mount.owner,
+        group=mount.group,
+        mode=mount.mode,
+        size_bytes=mount.size,
+        min_size_bytes=mount.min_size,
     )
-    # Names, which mount(8) turns into numbers: the group may not exist before the plan is applied.
-    text = text.replace(",nofail\n", f",uid={mount.owner},gid={mount.group},nofail\n", 1)
     return {
         "path": mount.path,
         "page_size": size,

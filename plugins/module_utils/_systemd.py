@@ -20,6 +20,7 @@ _UNIT_NAME = re.compile(r"[0-9A-Za-z:_.\\-]+(@[0-9A-Za-z:_.\\@-]*)?\.[a-z]+")
 _NAME_MAX = 255
 _PAGE_SIZE = re.compile(r"[1-9][0-9]*[KMG]")
 _MODE = re.compile(r"0?[0-7]{3,4}")
+_ACCOUNT = re.compile(r"[a-z_][a-z0-9_-]{0,30}\$?|[0-9]{1,10}")
 _TRIES = 5
 
 
@@ -126,16 +127,17 @@ def render_hugetlbfs_mount(
     path: str,
     page_size: str,
     *,
-    uid: int | None = None,
-    gid: int | None = None,
+    owner: str | int | None = None,
+    group: str | int | None = None,
     mode: str = "0770",
     size_bytes: int | None = None,
     min_size_bytes: int | None = None,
 ) -> str:
     """Return the text of the .mount unit (name: unit_name_for_path(path)) of one hugetlbfs.
 
-    PAGE_SIZE is like `2M` or `1G`. uid and gid are numbers: hugetlbfs takes no names. The unit cannot fail a
-    boot: nothing requires it, and `nofail` takes it out of local-fs.target. Raises ValueError.
+    PAGE_SIZE is like `2M` or `1G`. OWNER and GROUP are names or ids: hugetlbfs takes numbers only, and mount(8)
+    turns names into them when it mounts, so a group may be made after the unit is written. The unit cannot fail
+    a boot: nothing requires it, and `nofail` takes it out of local-fs.target. Raises ValueError.
     """
     if not _PAGE_SIZE.fullmatch(page_size):
         raise ValueError(f"page size {page_size!r}: want a number with K, M or G, like 2M")
@@ -144,8 +146,13 @@ def render_hugetlbfs_mount(
     escape_path(path)
     where = _setting("/" + "/".join(part for part in path.split("/") if part not in ("", ".")), "path")
     options = [f"pagesize={page_size}", f"mode={mode}"]
-    numbers = (("uid", uid), ("gid", gid), ("size", size_bytes), ("min_size", min_size_bytes))
-    for name, number in numbers:
+    for name, account in (("uid", owner), ("gid", group)):
+        if account is None:
+            continue
+        if not _ACCOUNT.fullmatch(str(account)):
+            raise ValueError(f"{name}={account} of {path}: want a name or a number")
+        options.append(f"{name}={account}")
+    for name, number in (("size", size_bytes), ("min_size", min_size_bytes)):
         if number is None:
             continue
         if number < 0:

@@ -42,7 +42,7 @@ def test_a_mount_with_everything(tmp_path: Path) -> None:
     section = plan(make_host(tmp_path), asked(mount), **SECTION)["plan"]["sections"]["hugepages"]
     text = section["units"]["mnt-huge.mount"]
     assert (
-        "Options=pagesize=2M,mode=0750,size=67108864,min_size=4194304,uid=1000,gid=0,nofail"
+        "Options=pagesize=2M,mode=0750,uid=1000,gid=0,size=67108864,min_size=4194304,nofail"
         in text.splitlines()
     )
     assert "Where=/mnt/huge" in text.splitlines()

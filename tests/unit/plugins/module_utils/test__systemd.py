@@ -70,7 +70,7 @@ def settings(text: str) -> dict[str, str]:
 
 def test_mount_unit() -> None:
     text = _systemd.render_hugetlbfs_mount(
-        "//mnt/huge 100%/", "1G", uid=0, gid=27, mode="0750", size_bytes=1 << 31, min_size_bytes=1 << 30
+        "//mnt/huge 100%/", "1G", owner=0, group="27", mode="0750", size_bytes=1 << 31, min_size_bytes=1 << 30
     )
     assert _systemd.is_ours(text)
     got = settings(text)
@@ -88,6 +88,15 @@ def test_mount_unit_leaves_out_what_is_not_asked() -> None:
 
 
 @pytest.mark.parametrize(
+    ("owner", "group", "options"),
+    [("root", "firsttouch", "uid=root,gid=firsttouch"), ("_svc-a$", 0, "uid=_svc-a$,gid=0"), (7, None, "uid=7")],
+)
+def test_mount_unit_takes_names_and_ids(owner: str | int, group: str | int | None, options: str) -> None:
+    text = _systemd.render_hugetlbfs_mount("/mnt/h", "2M", owner=owner, group=group)
+    assert settings(text)["Options"] == f"pagesize=2M,mode=0770,{options},nofail"
+
+
+@pytest.mark.parametrize(
     ("path", "size", "args"),
     [
         ("/mnt/h", "2MB", {}),
@@ -95,7 +104,12 @@ def test_mount_unit_leaves_out_what_is_not_asked() -> None:
         ("/mnt/h", "0M", {}),
         ("/mnt/h", "2M", {"mode": "rwx"}),
         ("/mnt/h", "2M", {"mode": "0770,uid=1"}),
-        ("/mnt/h", "2M", {"uid": -1}),
+        ("/mnt/h", "2M", {"owner": -1}),
+        ("/mnt/h", "2M", {"owner": ""}),
+        ("/mnt/h", "2M", {"owner": "Me"}),
+        ("/mnt/h", "2M", {"group": "kvm,size=0"}),
+        ("/mnt/h", "2M", {"group": "kvm\n"}),
+        ("/mnt/h", "2M", {"group": "100%"}),
         ("/mnt/h", "2M", {"min_size_bytes": -1}),
         ("/mnt/h\nOptions=x", "2M", {}),
         ("/mnt/h\\", "2M", {}),
