@@ -25,6 +25,8 @@ RELAXED = (
     "--disable-error-code=func-returns-value",
 )
 PYTEST = ("pytest", "-q", "-p", "no:cacheprovider")
+# The runtime is a package of its own, with settings of its own.
+RUNTIME_MYPY = ("--config-file", "runtime/pyproject.toml")
 
 
 def lint() -> None:
@@ -41,6 +43,8 @@ def lint() -> None:
         lambda: run("mypy", *RELAXED, "tests/unit"),
         lambda: run("mypy", *RELAXED, "tests/kernel"),
         lambda: run("mypy", *RELAXED, "tests/testinfra", "molecule"),
+        lambda: run("mypy", *RUNTIME_MYPY, "runtime/src"),
+        lambda: run("mypy", *RUNTIME_MYPY, *RELAXED, "runtime/tests"),
         lambda: run("yamllint", "--strict", "."),
         lambda: run("antsibull-changelog", "lint"),
         lambda: run("ansible-lint", *profile, env=ansible_env(IMPORT)),
@@ -51,6 +55,13 @@ def unit() -> None:
     """Run the unit tests, recorded hosts and recorded cases on this interpreter."""
     with scratch() as env:
         run(*PYTEST, "tests/unit", env=env)
+
+
+def runtime() -> None:
+    """Run the tests of the Python runtime from the checkout."""
+    path = {"PYTHONPATH": str(ROOT / "runtime" / "src")}
+    with scratch() as env:
+        run(*PYTEST, "-c", "runtime/pyproject.toml", "runtime/tests", env={**env, **path})
 
 
 def galaxy() -> None:
@@ -123,6 +134,7 @@ def boots() -> None:
 STAGES: dict[str, Callable[[], None]] = {
     "lint": lint,
     "unit": unit,
+    "runtime": runtime,
     "galaxy": galaxy,
     "sanity": sanity,
     "kernel": kernel,

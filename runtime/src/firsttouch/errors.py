@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Everything that this package raises. Imports nothing of the package.
+
+The words: closed (you did it), broken (the other side or the kernel did it), busy (someone else has it), expired
+(too late), refused (not allowed), unsupported (not on this machine).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+
+class FirstTouchError(Exception):
+    """Base of all. FACTS are what the message was made from; HINT is the remedy in one sentence, or empty."""
+
+    code: ClassVar[str] = "error"
+    exit_status: ClassVar[int] = 1
+
+    def __init__(self, message: str, *, hint: str = "", facts: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.facts: dict[str, Any] = dict(facts or {})
+
+    def __str__(self) -> str:
+        return f"{self.message}; {self.hint}" if self.hint else self.message
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _again, (type(self), self.message, self.hint, self.facts)
+
+
+def _again(kind: type[FirstTouchError], message: str, hint: str, facts: dict[str, Any]) -> FirstTouchError:
+    """An error as it was before it crossed a process boundary."""
+    return kind(message, hint=hint, facts=facts)
+
+
+# Of the machine.
+
+
+class UnsupportedError(FirstTouchError):
+    """Raised when this kernel, machine or Python cannot do it; says what would be needed."""
+
+    code = "unsupported"
+    exit_status = 3
+
+
+class KernelError(FirstTouchError):
+    """Raised when a system call fails that should not; facts has call and errno, `__cause__` is the OSError."""
+
+    code = "kernel"
+
+
+# Of the transport.
+
+
+class TransportError(FirstTouchError):
+    """Base of what client and server raise."""
+
+    code = "transport"
+
+
+class AddressError(TransportError, ValueError):
+    """Raised for an address that cannot be read or is not allowed."""
+
+    code = "address"
+    exit_status = 2
+
+
+class ClosedError(TransportError):
+    """Raised when you use what you have closed. For a peer that went away see BrokenError."""
+
+    code = "closed"
+
+
+class BrokenError(TransportError):
+    """Raised when the peer died or hung up before it answered; facts has its pid where it is known."""
+
+    code = "broken"
+
+
+class BusyError(TransportError):
+    """Raised when every lane is taken, or an address is served by someone else."""
+
+    code = "busy"
+
+
+class ExpiredError(TransportError, TimeoutError):
+    """Raised when the deadline of a request passed before its answer came."""
+
+    code = "expired"
+
+
+class RefusedError(TransportError, PermissionError):
+    """Raised when the peer may not do this: another user, no certificate, no TLS off loopback."""
+
+    code = "refused"
+
+
+class ProtocolError(TransportError):
+    """Raised when the peer sends what the format does not allow: garbage, another version, lengths that lie."""
+
+    code = "protocol"
+
+
+class SchemaError(TransportError, ValueError):
+    """Raised when arrays do not fit the schema, or the two sides have different ones."""
+
+    code = "schema"
+
+
+class TooLargeError(TransportError, ValueError):
+    """Raised when a request or an answer exceeds a limit of the server; nothing of it was sent."""
+
+    code = "too_large"
+
+
+class HandlerError(TransportError):
+    """Raised in the client when the server's handler failed on this request; the text is the server's."""
+
+    code = "handler"
+
+
+# Of the weights.
