@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from ._memory_slots import aligned_slots, free_blocks
+from ._memory_slots import free_blocks, read_slots
 from ._mounts import read_mounts
 from ._topology_host import read_host
 from ._topology_nodes import NODE_DIR, POOL_DIR
@@ -122,9 +122,13 @@ def survey(root: str = "/") -> dict[str, Any]:
         if free:
             blocks[size] = {str(node): count for node, count in sorted(free.items())}
             continue
-        found = aligned_slots(tree, size_bytes, page)
-        if found is not None:
-            slots[size] = {str(n): {"total": row.total, "occupied": row.occupied} for n, row in found.items()}
+        found = {
+            str(node): {"total": row.total, "occupied": row.occupied}
+            for node, row in read_slots(tree, size_bytes, page).items()
+            if row.occupied is not None
+        }
+        if found:
+            slots[size] = found
     return {
         "pools": pools,
         "default_size_kb": host.default_hugepage_kb,

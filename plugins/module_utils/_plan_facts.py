@@ -12,14 +12,11 @@ from dataclasses import dataclass, field, replace
 from . import _watermark
 from ._cmdline import split
 from ._kernel_args import KernelFacts
-from ._memory_slots import aligned_slots
+from ._memory_slots import Slots, read_slots
 from ._sysctl import normalize
 from ._topology import Topology, read_topology
 from ._tree import Tree
 
-_ZONE = re.compile(r"^Node (\d+), zone\s+(\S+)\s*$", re.MULTILINE)
-_FIELD = re.compile(r"^\s+(spanned|present|start_pfn):?\s+(\d+)\s*$", re.MULTILINE)
-_CRASH = re.compile(r"(?m)^\s+([0-9a-f]+)-([0-9a-f]+) : Crash kernel$")
 _NODE_FORMAT_SINCE = (5, 16)
 _GIB_KB = 1 << 20
 # Smaller pages are found by the buddy allocator; from here on their alignment decides.
@@ -38,29 +35,17 @@ class Kernel:
 
 
 @dataclass(frozen=True)
-class Span:
-    """The page frames [start, end) of one zone of a node; PRESENT of them exist."""
-
-    start: int
-    end: int
-    present: int
-
-
-@dataclass(frozen=True)
 class Facts:
     """One host as the plan sees it. What is None or empty is not known.
 
-    windows: per page size in kB and node, the aligned ranges that are memory throughout. crash: the physical
-    ranges [first byte, first byte behind) of the crash kernel. line: the running command line.
+    slots: per page size in kB and node, the aligned windows of gigantic pages. line: the running command line.
     """
 
     topology: Topology
     kernels: tuple[Kernel, ...] = ()
     sizes_known: bool = False
     cpu_flags: frozenset[str] | None = None
-    spans: Mapping[int, tuple[Span, ...]] = field(default_factory=dict)
-    windows: Mapping[int, Mapping[int, int]] = field(default_factory=dict)
-    crash: tuple[tuple[int, int], ...] = ()
+    slots: Mapping[int, Mapping[int, Slots]] = field(default_factory=dict)
     sysctls: Mapping[str, str | None] = field(default_factory=dict)
     has_proc_sys: bool = False
     zones: tuple[_watermark.Zone, ...] = ()
@@ -95,9 +80,7 @@ def read_facts(
         kernels=installed_kernels(tree, topo, kernel),
         sizes_known=bool(topo.hugepage_sizes_kb) or bool(tree.names("/sys/kernel/mm")),
         cpu_flags=_cpu_flags(tree),
-        spans=parse_spans(tree.text("/proc/zoneinfo") or ""),
-        windows=_windows(tree, topo),
-        crash=tuple((int(a, 16), int(b, 16) + 1) for a, b in _CRASH.findall(tree.text("/proc/iomem") or "")),
+        slots=_slots(tree, topo),
         sysctls={key: tree.text(f"/proc/sys/{normalize(key)}") for key in keys},
         has_proc_sys=bool(tree.names("/proc/sys/vm")),
         zones=zones,
@@ -119,21 +102,6 @@ def _read_zones(tree: Tree) -> tuple[tuple[_watermark.Zone, ...], int | None, li
     return zones, tree.number("/proc/sys/vm/min_free_kbytes"), []
 
 
-def parse_spans(text: str) -> dict[int, tuple[Span, ...]]:
-    """The populated zone spans per node of a /proc/zoneinfo text, ascending; zones without figures are left out."""
-    found: dict[int, list[Span]] = {}
-    heads = list(_ZONE.finditer(text))
-    for i, head in enumerate(heads):
-        body = text[head.end() : heads[i + 1].start() if i + 1 < len(heads) else len(text)]
-        values = {name: int(number) for name, number in _FIELD.findall(body)}
-        if values.get("present") and {"spanned", "start_pfn"} <= values.keys():
-            start = values["start_pfn"]
-            found.setdefault(int(head[1]), []).append(
-                Span(start, start + values["spanned"], values["present"])
-            )
-    return {node: tuple(sorted(spans, key=lambda span: span.start)) for node, spans in found.items()}
-
-
 def installed_kernels(tree: Tree, topology: Topology, override: str | None) -> tuple[Kernel, ...]:
     """Every kernel that may boot next: those with modules or an image, and the running one."""
     running = topology.kernel_release
@@ -148,14 +116,9 @@ def installed_kernels(tree: Tree, topology: Topology, override: str | None) -> t
     return tuple(_judge_kernel(tree, topology, name, name == running) for name in sorted(names))
 
 
-def _windows(tree: Tree, topology: Topology) -> dict[int, dict[int, int]]:
+def _slots(tree: Tree, topology: Topology) -> dict[int, dict[int, Slots]]:
     sizes = {size for size in topology.hugepage_sizes_kb if size >= SLOT_SIZE_KB} | {_GIB_KB}
-    found = {size: aligned_slots(tree, size * 1024, topology.page_size_bytes) for size in sizes}
-    return {
-        size: {node: row.total for node, row in slots.items()}
-        for size, slots in found.items()
-        if slots is not None
-    }
+    return {size: read_slots(tree, size * 1024, topology.page_size_bytes or 4096) for size in sizes}
 
 
 def kernel_version(release: str) -> tuple[int, int] | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ._intent import IntentError, Judge, byte_size, format_size
-from ._plan_facts import SLOT_SIZE_KB, Facts, Span
+from ._plan_facts import SLOT_SIZE_KB, Facts
 from ._topology import Topology
 
 Pools = Mapping[int, Mapping[int, int]]
@@ -15,8 +15,6 @@ _VARIABLE = "hugepages"
 _MIB = 1 << 20
 _FLOOR_LEAST = 384 * _MIB
 _FLOOR_SHARE = 20
-_STRUCT_PAGE = 64
-_X86 = ("x86_64", "i686")
 _CPU_FLAG = {2048: "pse", 1 << 20: "pdpe1gb"}
 
 
@@ -166,54 +164,10 @@ def _check_slots(number: int, pools: Pools, facts: Facts, judge: Judge) -> None:
 
 
 def usable_slots(number: int, size_kb: int, facts: Facts) -> tuple[int, str]:
-    """Aligned ranges of SIZE_KB on a node that boot leaves free, and what the number rests on.
-
-    Ranges that are memory throughout, without the one at physical 0, those of the crash kernel, and the last one
-    unless the memory above it holds the node's memory map, which is allocated from the top down. Where the kernel
-    itself sits now says nothing about the next boot, so it does not count here.
-    """
+    """Aligned windows of SIZE_KB on a node that a boot leaves free, and what the number rests on."""
+    slots = facts.slots.get(size_kb, {}).get(number)
+    if slots is not None:
+        return slots.usable, f"from {slots.source}"
     node = facts.topology.node(number)
-    memory = (node.memory_bytes if node else None) or 0
-    page = facts.topology.page_size_bytes or 4096
-    slot = size_kb * 1024 // page
-    spans = _joined(facts.spans.get(number, ()))
-    known = facts.windows.get(size_kb, {}).get(number)
-    if known is None and not spans:
-        estimate = max(memory // (size_kb * 1024) - 1, 0)
-        return estimate, "estimated from its memory: its physical ranges are not known"
-    total = known if known is not None else sum(_whole(span, slot) for span in spans)
-    map_pages = 2 * sum(span.present for span in spans) * _STRUCT_PAGE // page
-    if not spans or spans[-1].end % slot < map_pages:
-        total -= 1
-    if known is not None and spans and spans[0].start < slot and facts.topology.arch not in _X86:
-        total -= 1  # x86 has a hole below 1 MiB there, so it was not counted
-    for start, end in facts.crash:
-        if any(span.start * page <= start < span.end * page for span in spans):
-            total -= (end - 1) // (size_kb * 1024) - start // (size_kb * 1024) + 1
-    return max(total, 0), "from /proc/iomem" if known is not None else "from /proc/zoneinfo"
-
-
-def _whole(span: Span, slot: int) -> int:
-    """Whole slots of SLOT page frames in SPAN, without the one at frame 0 and those that holes may break."""
-    first, last = -(-span.start // slot), span.end // slot
-    if span.start < slot:
-        first = max(first, 1)
-    count = max(last - first, 0)
-    holes = span.end - span.start - span.present
-    if holes <= 0:
-        return count
-    return max(count - (-(-holes // slot)) - 1, 0)
-
-
-def _joined(spans: tuple[Span, ...]) -> list[Span]:
-    """Zones that touch are one range: memory is reserved before zones exist. Frames below 16 MiB are left out."""
-    joined: list[Span] = []
-    for span in spans:
-        if span.end <= 4096:
-            continue
-        if joined and joined[-1].end == span.start:
-            before = joined.pop()
-            joined.append(Span(before.start, span.end, before.present + span.present))
-        else:
-            joined.append(span)
-    return joined
+    estimate = max(((node.memory_bytes if node else None) or 0) // (size_kb * 1024) - 1, 0)
+    return estimate, "estimated from its memory: its physical ranges are not known"
