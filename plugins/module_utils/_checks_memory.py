@@ -43,11 +43,15 @@ def check_thp(ctx: Context) -> Iterator[Result]:
 def check_numa_balancing(ctx: Context) -> Iterator[Result]:
     """Automatic NUMA balancing unmaps pages to sample them: faults in the middle of a request.
 
-    Where a variable asks for a value it is one of the plan's sysctls and checked there.
+    Where a variable asks for a value it is one of the plan's sysctls and checked there. Asked to be off on a kernel
+    that has none it is in no plan, and off.
     """
     if "kernel.numa_balancing" in (ctx.section("vm_sysctls").get("sysctls") or {}):
         return
     text = ctx.text(_BALANCING)
+    if "numa_balancing" in (ctx.section("vm_sysctls").get("variables") or ()):
+        yield _balancing_as_planned(ctx, text)
+        return
     if text is None or len(parse(ctx.text("/sys/devices/system/node/has_memory") or "")) < 2:
         reason = "not_available" if text is None else "one_memory_node"
         yield not_applicable("numa_balancing.mode", "running", reason, observed=text, source=_BALANCING)
@@ -62,6 +66,22 @@ def check_numa_balancing(ctx: Context) -> Iterator[Result]:
         source=_BALANCING,
         remedy=f"Set {NUMA_BALANCING} to false.",
         intended=False,
+    )
+
+
+def _balancing_as_planned(ctx: Context, text: str | None) -> Result:
+    """The answer where the plan holds no sysctl because the kernel it was made on has none."""
+    identity = "numa_balancing.mode"
+    if text is None and not ctx.live:
+        return skipped(identity, "running", "not_recorded", expected=0, source=_BALANCING)
+    return judge(
+        identity,
+        "running",
+        0,
+        0 if text is None else int(text),
+        reason="numa_balancing_on",
+        source=_BALANCING,
+        remedy=f"Run provision with {NUMA_BALANCING}: this kernel has it, the one planned for had not.",
     )
 
 
@@ -134,7 +154,12 @@ def _floors(budget: object) -> int | None:
 
 CHECKS = (
     Check("thp.mode", ("running",), check_thp, lambda ctx: False),
-    Check("numa_balancing.mode", ("running",), check_numa_balancing, lambda ctx: False),
+    Check(
+        "numa_balancing.mode",
+        ("running",),
+        check_numa_balancing,
+        lambda ctx: "numa_balancing" in (ctx.section("vm_sysctls").get("variables") or ()),
+    ),
     Check("memory.swap", ("running",), check_swap, lambda ctx: False),
     Check("memory.available", ("running",), check_available, lambda ctx: bool(ctx.section("hugepages"))),
 )

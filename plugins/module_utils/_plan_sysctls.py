@@ -95,14 +95,29 @@ def _check_known(name: str, variable: str, facts: Facts, judge: Judge) -> None:
 
 
 def plan_numa_balancing(value: Any, facts: Facts, judge: Judge) -> dict[str, str]:
-    """`numa_balancing`: a boolean, or the kernel's number (0 off, 1 on, 2 memory tiering)."""
+    """`numa_balancing`: on, off, or the kernel's number (0 off, 1 on, 2 memory tiering).
+
+    A kernel without CONFIG_NUMA_BALANCING has it off, for good.
+    """
+    name = "numa_balancing"
+    words: dict[Any, int] = {"on": 1, "off": 0}
     try:
-        number = int(value) if isinstance(value, bool) else integer(value, 0, 3)
+        number = words[value] if value in ("on", "off") else _boolean_or(value)
     except IntentError as exc:
-        judge.refuse("bad_value", "numa_balancing", f"{exc}; write true or false")
+        judge.refuse("bad_value", name, f"{exc}; write true or false")
         return {}
-    _check_known(NUMA_BALANCING, "numa_balancing", facts, judge)
+    if facts.has_proc_sys and facts.sysctls.get(NUMA_BALANCING) is None:
+        text = f"this kernel has no {NUMA_BALANCING} (it is built without CONFIG_NUMA_BALANCING)"
+        if number:
+            judge.refuse("unsupported", name, f"{text}, so it cannot be on; set it to false, or leave it unset")
+        else:
+            judge.note("unsupported", name, f"{text}: it is off, and nothing is set")
+        return {}
     return {NUMA_BALANCING: str(number)}
+
+
+def _boolean_or(value: Any) -> int:
+    return int(value) if isinstance(value, bool) else integer(value, 0, 3)
 
 
 def plan_extra_free(

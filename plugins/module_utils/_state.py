@@ -22,7 +22,8 @@ from ._boot_backend import BACKUP_DIR
 from ._intent import SECTIONS, variables
 from ._ownership import DROPIN, still_there, with_foreign
 from ._plan_document import SCHEMA, compose, named_groups, significant
-from ._sysctl import normalize
+from ._sysctl import dotted, normalize
+from ._sysctl_judge import COUNTERPART
 from ._tree import Tree
 
 PLAN = "/etc/firsttouch/plan.json"
@@ -151,18 +152,7 @@ def first_found(before: Mapping[str, Any] | None, plan: Mapping[str, Any], root:
         there = _groups(tree)
         gone = {name for name in named_groups(plan) if name not in there}
         found["groups_absent"] = sorted({*found["groups_absent"], *gone})
-    ours = tree.text(DROPIN) or ""
-    sysctl = dict(found["sysctl"])
-    for key in plan.get("sysctls") or {}:
-        value = tree.text(f"/proc/sys/{normalize(key)}")
-        # A live value that our own file has set already is not what was first found.
-        if key not in sysctl and value is not None and normalize(key) not in ours and key not in ours:
-            sysctl[key] = " ".join(value.split())
-    ours_still = {
-        *(plan.get("sysctls") or {}),
-        *(key for row in plan["owned"].values() for key in row["sysctls"]),
-    }
-    found["sysctl"] = {key: value for key, value in sysctl.items() if key in ours_still}
+    found["sysctl"] = _first_sysctls(found["sysctl"], plan, tree)
     if found["cmdline"] is None and (plan.get("boot") or {}).get("tokens"):
         found["cmdline"] = tree.text("/proc/cmdline")
     pools = dict(found["pools"])
@@ -172,6 +162,29 @@ def first_found(before: Mapping[str, Any] | None, plan: Mapping[str, Any], root:
             pools[name] = _live_pool(tree, name)
     found["pools"] = pools
     return found
+
+
+def _first_sysctls(saved: Mapping[str, str], plan: Mapping[str, Any], tree: Tree) -> dict[str, str]:
+    """SAVED with the live values of the plan's sysctls, each with the one that writing it zeroes."""
+    ours = tree.text(DROPIN) or ""
+    result = dict(saved)
+    for key in plan.get("sysctls") or {}:
+        # A live value that our own file has set already is not what was first found.
+        if key in result or normalize(key) in ours or key in ours:
+            continue
+        for name in _with_counterpart(key):
+            value = tree.text(f"/proc/sys/{normalize(name)}")
+            if name not in result and value is not None:
+                result[name] = " ".join(value.split())
+    owned = [key for row in plan["owned"].values() for key in row["sysctls"]]
+    still = {name for key in (*(plan.get("sysctls") or {}), *owned) for name in _with_counterpart(key)}
+    return {key: value for key, value in result.items() if key in still}
+
+
+def _with_counterpart(key: str) -> tuple[str, ...]:
+    """KEY, dotted, and the other of its pair where it has one (vm.dirty_ratio and vm.dirty_bytes)."""
+    other = COUNTERPART.get(normalize(key))
+    return (key, dotted(other)) if other else (key,)
 
 
 def groups_unused(before: Mapping[str, Any], root: str) -> list[str]:

@@ -73,20 +73,25 @@ def test_a_tree_without_proc_sys_cannot_judge_names(tmp_path: Path) -> None:
     assert sysctls(tmp_path, {"vm_sysctls": {"vm.whatever": 1}}, **VM) == {"vm.whatever": "1"}
 
 
-@pytest.mark.parametrize(("value", "text"), [(False, "0"), (True, "1"), ("2", "2"), (0, "0")])
+@pytest.mark.parametrize(
+    ("value", "text"), [(False, "0"), (True, "1"), ("2", "2"), (0, "0"), ("on", "1"), ("off", "0")]
+)
 def test_numa_balancing(tmp_path: Path, value: Any, text: str) -> None:
     assert sysctls(make_host(tmp_path), {"numa_balancing": value}, **VM) == {"kernel.numa_balancing": text}
 
 
-@pytest.mark.parametrize("value", ["off", 4, -1, 0.5])
+@pytest.mark.parametrize("value", ["never", 4, -1, 0.5, [1]])
 def test_other_numa_balancing_is_refused(tmp_path: Path, value: Any) -> None:
     assert reasons(refused(make_host(tmp_path), {"numa_balancing": value}, **VM)) == ["bad_value"]
 
 
-def test_numa_balancing_that_the_kernel_lacks_is_refused(tmp_path: Path) -> None:
+def test_numa_balancing_that_the_kernel_lacks_is_off(tmp_path: Path) -> None:
     root = make_host(tmp_path)
     (root / "proc/sys/kernel/numa_balancing").unlink()
-    assert reasons(refused(root, {"numa_balancing": False}, **VM)) == ["sysctl_unknown"]
+    assert reasons(refused(root, {"numa_balancing": True}, **VM)) == ["unsupported"]
+    result = plan(root, {"numa_balancing": False}, **VM)
+    assert result["plan"]["sysctls"] == {} and reasons(result["notes"]) == ["unsupported"]
+    assert "CONFIG_NUMA_BALANCING" in result["notes"][0]["text"]
 
 
 def test_extra_free_memory_becomes_a_factor_that_keeps_it(tmp_path: Path) -> None:

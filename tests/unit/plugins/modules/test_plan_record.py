@@ -88,6 +88,32 @@ def test_what_was_first_found_is_written_once(tmp_path: Path) -> None:
     assert later["sysctl"] == {**found["sysctl"], "vm.dirty_ratio": "20"} and later["cmdline"] == "ro quiet"
 
 
+def test_the_other_one_of_a_pair_is_saved_with_it(tmp_path: Path) -> None:
+    """Writing vm.dirty_ratio zeroes vm.dirty_bytes: a revert must find the one that was in use."""
+    root = make_host(tmp_path)
+    put(root, "/proc/sys/vm/dirty_ratio", "0\n")
+    put(root, "/proc/sys/vm/dirty_bytes", "268435456\n")
+    intent = {"vm_sysctls": {"vm.dirty_ratio": 8}}
+    pair = {"vm.dirty_ratio": "0", "vm.dirty_bytes": "268435456"}
+    result = plan(root, intent)
+    assert record(root, result)["before"]["sysctl"] == pair
+    values = result["plan"]["sysctls"]
+    run_module("sysctl_dropin", {"values": values, "restore": pair, "sysroot": str(root)})
+    put(root, "/proc/sys/vm/dirty_bytes", "0\n")  # what the kernel does
+    assert (root / "proc/sys/vm/dirty_ratio").read_text() == "8\n"
+    back = record(root, plan(root, {"vm_sysctls": "absent"}))["before"]["sysctl"]
+    assert back == pair
+    run_module("sysctl_dropin", {"state": "absent", "restore": back, "sysroot": str(root)})
+    assert (root / "proc/sys/vm/dirty_bytes").read_text() == "268435456\n"
+
+
+def test_of_a_pair_that_is_ours_already_nothing_is_saved(tmp_path: Path) -> None:
+    root = make_host(tmp_path)
+    put(root, DROPIN, "# ours\nvm.dirty_ratio = 8\n")
+    put(root, "/proc/sys/vm/dirty_bytes", "0\n")
+    assert record(root, plan(root, {"vm_sysctls": {"vm.dirty_ratio": 9}}))["before"]["sysctl"] == {}
+
+
 def test_a_value_of_ours_is_not_taken_for_the_first_one(tmp_path: Path) -> None:
     root = make_host(tmp_path)
     put(root, DROPIN, "# ours\nvm.swappiness = 0\n")
