@@ -80,6 +80,15 @@ options:
       - Nothing can be measured there, so the measured layer is V(not_evaluated).
     type: path
     default: /
+  report_dir:
+    description:
+      - Directory on the controller where the answers are kept as C(hosts/NAME.json) as soon as they arrive, which
+        is how C(firsttouch.host.verify) uses this module.
+      - A short table goes to the terminal, and instead of RV(results), RV(table), RV(host) and RV(plan_used) the task
+        returns RV(state) and RV(file). It then never fails, whatever the host does, so that no host ends the run.
+      - Without O(plan) and O(intent) the intent is made of the C(firsttouch_*) variables of the host, when any that
+        manages something is set. Without O(concerns) the tags of the run choose them.
+    type: path
 seealso:
   - module: firsttouch.host.host_plan
 author:
@@ -170,6 +179,27 @@ table:
   type: list
   elements: str
   returned: always
+host:
+  description:
+    - What a report draws of the host. C(kernel), C(arch), C(hypervisor), C(bare_metal), C(memory_bytes),
+      C(warnings) about its topology; C(cpus) (C(online), C(offline), C(isolated), C(nohz_full)), C(sockets), C(cores)
+      with more than one thread, C(nodes) with CPUs, memory and distances, and C(pools) with pages C(asked), C(got),
+      C(free) and C(surplus) by size and node.
+    - CPU lists are in the kernel's notation; null is what is not known.
+  type: dict
+  returned: always
+plan_used:
+  description: The plan verified against, C(digest) and C(sections) (digests), and the C(intent) it was made from.
+  type: dict
+  returned: always
+state:
+  description: V(pass), V(fail), V(incomplete), V(unreachable), or V(error) when nothing could be verified.
+  type: str
+  returned: with O(report_dir)
+file:
+  description: The file on the controller that holds the answers.
+  type: str
+  returned: with O(report_dir)
 """
 
 import json
@@ -186,6 +216,7 @@ from ansible_collections.firsttouch.host.plugins.module_utils._verdict import (
     table,
     verdict,
 )
+from ansible_collections.firsttouch.host.plugins.module_utils._verify_view import host_view, plan_view
 
 
 def context_of(module):
@@ -224,12 +255,14 @@ def main():
                 "default": ["fail"],
             },
             "sysroot": {"type": "path", "default": "/"},
+            "report_dir": {"type": "path"},
         },
         mutually_exclusive=[("plan", "intent")],
         supports_check_mode=True,
     )
     given = module.params
-    results = run(context_of(module), given["layers"], given["concerns"])
+    ctx = context_of(module)
+    results = run(ctx, given["layers"], given["concerns"])
     answer = verdict(results)
     returned = {
         "changed": False,
@@ -238,6 +271,8 @@ def main():
         "summary": summary(results),
         "results": [result.as_dict() for result in results],
         "table": table(results),
+        "host": host_view(ctx),
+        "plan_used": plan_view(ctx.plan),
     }
     statuses = set(given["fail_on"]) | ({"error"} if "fail" in given["fail_on"] else set())
     bad = [r for r in results if r.status in statuses and (r.intended or r.status != "not_evaluated")]
