@@ -20,17 +20,17 @@ def _wanted(ctx: Context) -> frozenset[int] | None:
     return parse(str(text)) if text else None
 
 
-def _asked(ctx: Context) -> bool:
+def asked(ctx: Context) -> bool:
     return _wanted(ctx) is not None
 
 
-def _listed(ctx: Context, path: str) -> frozenset[int] | None:
+def listed(ctx: Context, path: str) -> frozenset[int] | None:
     """The CPU list in PATH, None when absent; the kernel writes `(null)` for a mask it never allocated."""
     text = ctx.text(path)
     return None if text is None else parse("" if text == "(null)" else text)
 
 
-def _asked_by(ctx: Context, key: str) -> frozenset[int] | None:
+def asked_by(ctx: Context, key: str) -> frozenset[int] | None:
     """The CPUs that the plan's KEY= token names; None when the plan has no such token."""
     for token in ctx.section("cpu_isolation").get("tokens") or []:
         name, _equals, value = str(token).partition("=")
@@ -43,7 +43,7 @@ def _mask_check(
     ctx: Context, name: str, path: str, wanted: frozenset[int] | None, effect: str
 ) -> Iterator[Result]:
     identity = f"cpu_isolation.{name}"
-    live = _listed(ctx, path)
+    live = listed(ctx, path)
     if live is None:
         reason = "unsupported" if ctx.live else "not_available"
         if wanted and ctx.live:
@@ -78,7 +78,7 @@ def _mask_check(
 
 def _online(ctx: Context, cpus: frozenset[int]) -> frozenset[int]:
     """CPUS without those that are possible but not online: `N` on the command line names them too."""
-    online = _listed(ctx, f"{_CPU}/online")
+    online = listed(ctx, f"{_CPU}/online")
     return cpus & online if online else cpus
 
 
@@ -110,10 +110,10 @@ def check_isolated(ctx: Context) -> Iterator[Result]:
 
 def check_nohz_full(ctx: Context) -> Iterator[Result]:
     """CPUs whose tick stops while they run one task."""
-    wanted = _asked_by(ctx, "nohz_full")
-    if wanted is None and not _asked(ctx):
+    wanted = asked_by(ctx, "nohz_full")
+    if wanted is None and not asked(ctx):
         path = f"{_CPU}/nohz_full"
-        live = _listed(ctx, path)
+        live = listed(ctx, path)
         if live is None:
             yield not_applicable("cpu_isolation.nohz_full", "running", "not_available", source=path)
             return
@@ -122,7 +122,7 @@ def check_nohz_full(ctx: Context) -> Iterator[Result]:
 
 def check_rcu_nocbs(ctx: Context) -> Iterator[Result]:
     """CPUs whose RCU callbacks run elsewhere, by the running line: no kernel file shows them."""
-    wanted = _asked_by(ctx, "rcu_nocbs")
+    wanted = asked_by(ctx, "rcu_nocbs")
     if wanted is None:
         return
     prediction = predicted(ctx, "running")
@@ -147,7 +147,7 @@ def check_rcu_nocbs(ctx: Context) -> Iterator[Result]:
 
 def check_default_irq_affinity(ctx: Context) -> Iterator[Result]:
     """Where interrupts requested from now on may go; isolated CPUs among them are never good."""
-    wanted = _asked_by(ctx, "irqaffinity")
+    wanted = asked_by(ctx, "irqaffinity")
     identity = "cpu_isolation.default_irq_affinity"
     text = ctx.text(_IRQ)
     if text is None:
@@ -157,7 +157,7 @@ def check_default_irq_affinity(ctx: Context) -> Iterator[Result]:
         )
         return
     live = parse_mask(text)
-    isolated = _listed(ctx, f"{_CPU}/isolated") or frozenset()
+    isolated = listed(ctx, f"{_CPU}/isolated") or frozenset()
     if wanted is None:
         yield judge(
             identity,
@@ -184,14 +184,14 @@ def check_default_irq_affinity(ctx: Context) -> Iterator[Result]:
 
 def check_half_cores(ctx: Context) -> Iterator[Result]:
     """No isolated CPU may share its core with a housekeeping CPU (thread_siblings_list, any spelling)."""
-    isolated = _listed(ctx, f"{_CPU}/isolated")
+    isolated = listed(ctx, f"{_CPU}/isolated")
     identity = "cpu_isolation.half_cores"
     if isolated is None:
-        yield skipped(identity, "running", "not_available", source=f"{_CPU}/isolated", intended=_asked(ctx))
+        yield skipped(identity, "running", "not_available", source=f"{_CPU}/isolated", intended=asked(ctx))
         return
     missing: set[int] = set()
     unknown = []
-    online = _listed(ctx, f"{_CPU}/online")  # an offline CPU has no siblings
+    online = listed(ctx, f"{_CPU}/online")  # an offline CPU has no siblings
     for cpu in sorted(isolated if online is None else isolated & online):
         path = f"{_CPU}/cpu{cpu}/topology/thread_siblings_list"
         text = ctx.text(path)
@@ -207,7 +207,7 @@ def check_half_cores(ctx: Context) -> Iterator[Result]:
             expected="",
             observed=unknown,
             source=unknown[0],
-            intended=_asked(ctx),
+            intended=asked(ctx),
         )
         return
     split_on_purpose = bool((ctx.plan.get("topology") or {}).get("siblings_split"))
@@ -220,15 +220,15 @@ def check_half_cores(ctx: Context) -> Iterator[Result]:
         reason="split_core",
         source=f"{_CPU}/isolated",
         remedy=f"Add the siblings to {ISOLATED}, or take their partners out: they share a core.",
-        intended=_asked(ctx),
+        intended=asked(ctx),
         soft=split_on_purpose,
     )
 
 
 CHECKS = (
-    Check("cpu_isolation.isolated", ("running",), check_isolated, _asked),
-    Check("cpu_isolation.nohz_full", ("running",), check_nohz_full, _asked),
-    Check("cpu_isolation.rcu_nocbs", ("running",), check_rcu_nocbs, _asked),
-    Check("cpu_isolation.default_irq_affinity", ("running",), check_default_irq_affinity, _asked),
-    Check("cpu_isolation.half_cores", ("running",), check_half_cores, _asked),
+    Check("cpu_isolation.isolated", ("running",), check_isolated, asked),
+    Check("cpu_isolation.nohz_full", ("running",), check_nohz_full, asked),
+    Check("cpu_isolation.rcu_nocbs", ("running",), check_rcu_nocbs, asked),
+    Check("cpu_isolation.default_irq_affinity", ("running",), check_default_irq_affinity, asked),
+    Check("cpu_isolation.half_cores", ("running",), check_half_cores, asked),
 )

@@ -154,6 +154,45 @@ def plan_for(root: Path, intent: dict[str, Any] | None = None) -> dict[str, Any]
     return plan
 
 
+def irq(root: Path, number: int, allowed: str, effective: str | None) -> Path:
+    """An interrupt as /proc/irq shows it; without EFFECTIVE the kernel does not say where it goes."""
+    if effective is not None:
+        put(root, f"/proc/irq/{number}/effective_affinity_list", f"{effective}\n")
+    return put(root, f"/proc/irq/{number}/smp_affinity_list", f"{allowed}\n")
+
+
+def thread(root: Path, pid: int, command: str, cpu: int, *, tid: int = 0, kernel: bool = False) -> Path:
+    """A sleeping thread that ran on CPU last and may run everywhere."""
+    tid = tid or pid
+    flags = 2129984 if kernel else 4194560
+    fields = ["S", "1", "1", "1", "0", "-1", str(flags), *["0"] * 29, str(cpu), *["0"] * 13]
+    put(root, f"/proc/{pid}/task/{tid}/status", f"Name:\t{command}\nCpus_allowed_list:\t0-3\n")
+    return put(root, f"/proc/{pid}/task/{tid}/stat", f"{tid} ({command}) {' '.join(fields)}\n")
+
+
+def quiet_cpus(root: Path) -> None:
+    """Interrupts and threads, none of them on the isolated CPUs 1 and 3."""
+    put(
+        root,
+        "/proc/interrupts",
+        "           CPU0       CPU1       CPU2       CPU3\n"
+        " 24:         10          5          0          0  PCI-MSIX-0000:00:02.0   0-edge      nvme0q0\n"
+        " 25:          0          0         90          0  PCI-MSIX-0000:00:03.0   1-edge      eth0-rx-0, eth0-tx-0\n"
+        "NMI:          0          0          0          0   Non-maskable interrupts\n"
+        "ERR:          0\n",
+    )
+    irq(root, 24, "0,2", "0")
+    irq(root, 25, "0,2", "2")
+    irq(root, 99, "0-3", "3")  # nobody asked for it
+    put(root, "/sys/devices/virtual/workqueue/cpumask", "5\n")
+    thread(root, 1, "systemd", 0)
+    thread(root, 2, "kthreadd", 0, kernel=True)
+    for cpu in (1, 3):
+        thread(root, 20 + cpu, f"rcuop/{cpu}", 0, kernel=True)
+        thread(root, 30 + cpu, f"ksoftirqd/{cpu}", cpu, kernel=True)
+    thread(root, 612, "irqbalance", 2)
+
+
 def provisioned_host(root: Path) -> dict[str, Any]:
     """Make the bare host below ROOT what INTENT asks for, after its reboot; return the plan."""
     bare_host(root)
@@ -182,5 +221,6 @@ def provisioned_host(root: Path) -> dict[str, Any]:
     assert result["changed"], result
     put(root, f"{IRQBALANCE_GROUP}/cgroup.procs", "612\n")
     put(root, "/proc/612/environ", "LANG=C\0IRQBALANCE_BANNED_CPULIST=1,3\0")
+    quiet_cpus(root)
     put(root, "/etc/firsttouch/plan.json", json.dumps(plan))
     return plan

@@ -305,6 +305,33 @@ BROKEN: dict[str, tuple[Break, Expected]] = {
             )
         },
     ),
+    "an interrupt sits on an isolated CPU": (
+        lambda root: vh.irq(root, 25, "0-3", "3"),
+        {"cpu_isolation.irqs": ("fail", "irq_on_isolated_cpu")},
+    ),
+    "an interrupt that may be managed sits there": (
+        lambda root: vh.irq(root, 25, "3", "3"),
+        {"cpu_isolation.irqs.unsure": ("warn", "irq_may_be_managed"), "cpu_isolation.irqs": ("pass", "")},
+    ),
+    "nobody says where an interrupt goes, and it came there": (
+        lambda root: (
+            remove(root, "/proc/irq/24/effective_affinity_list"),
+            vh.irq(root, 24, "0-3", None),
+        ),
+        {"cpu_isolation.irqs.unsure": ("warn", "irq_may_be_managed")},
+    ),
+    "a user thread runs on an isolated CPU": (
+        lambda root: vh.thread(root, 612, "irq (x) balance", 3, tid=1234567),
+        {"cpu_isolation.threads": ("warn", "user_thread_on_isolated_cpu")},
+    ),
+    "the kernel has no threads for rcu_nocbs": (
+        lambda root: shutil.rmtree(root / "proc/23"),
+        {"boot.accepted.rcu_nocbs": ("fail", "kernel_refused")},
+    ),
+    "unbound kernel work runs everywhere": (
+        lambda root: put(root, "/sys/devices/virtual/workqueue/cpumask", "f\n"),
+        {"cpu_isolation.workqueues": ("warn", "kernel_work_on_isolated_cpu")},
+    ),
     "half a core is isolated": (
         lambda root: [put(root, f"{vh.CPU}/cpu{n}/topology/thread_siblings_list", "0-1\n") for n in (0, 1)],
         {"cpu_isolation.half_cores": ("fail", "split_core")},
@@ -501,6 +528,52 @@ def test_a_contradicting_token_is_named_with_its_place(host: Path) -> None:
     row = by_id(verify(host))["boot.effect.next_boot"]
     assert "hugepages=7" in row["remedy"]
     assert re.fullmatch(re.escape(vh.GRUB_CFG) + r":\d+", row["source"])
+
+
+def test_threads_there_are_named_unless_they_are_the_runtime_s_or_the_kernel_s(host: Path) -> None:
+    vh.thread(host, 700, "worker", 1)
+    vh.thread(host, 700, "worker-io", 3, tid=701)
+    put(host, "/proc/700/cgroup", "0::/system.slice/firsttouch-serve@a.service\n")
+    vh.thread(host, 800, "may run there", 2)
+    assert by_id(verify(host))["cpu_isolation.threads"]["status"] == "pass"
+    vh.thread(host, 900, "stress", 3, tid=901)
+    put(host, "/proc/900/task/901/status", "Cpus_allowed_list:\t3\n")
+    put(host, "/proc/900/cgroup", "0::/user.slice\n")
+    row = by_id(verify(host))["cpu_isolation.threads"]
+    assert row["observed"] == [
+        {"pid": 900, "tid": 901, "command": "stress", "state": "S", "cpu": 3, "allowed": "3"}
+    ]
+    assert (row["status"], row["source"]) == ("warn", "/proc/900/task/901/stat")
+    assert "901" in row["remedy"]
+
+
+def test_an_interrupt_there_is_named_with_the_way_to_move_it(host: Path) -> None:
+    vh.irq(host, 25, "0-3", "3")
+    row = by_id(verify(host))["cpu_isolation.irqs"]
+    assert row["observed"] == [{"irq": 25, "name": "eth0-rx-0, eth0-tx-0", "cpus": "3", "allowed": "0-3"}]
+    assert row["source"] == "/proc/irq/25/effective_affinity_list"
+    assert "echo 0,2 > /proc/irq/25/smp_affinity_list" in row["remedy"]
+
+
+def test_what_was_not_recorded_of_the_isolated_cpus_is_not_fine(host: Path) -> None:
+    for path in (host / "proc").iterdir():
+        if path.name.isdigit():
+            shutil.rmtree(path)
+    for path in (host / "proc/irq").glob("[0-9]*"):
+        shutil.rmtree(path)
+    rows = by_id(verify(host))
+    for key in ("cpu_isolation.irqs", "cpu_isolation.threads", "boot.accepted.rcu_nocbs"):
+        assert (rows[key]["status"], rows[key]["reason"]) == ("not_evaluated", "not_recorded"), key
+
+
+def test_where_nothing_is_isolated_nothing_sits_there(host: Path) -> None:
+    put(host, f"{vh.CPU}/isolated", "\n")
+    rows = by_id(verify(host))
+    for key in ("cpu_isolation.irqs", "cpu_isolation.threads", "cpu_isolation.workqueues"):
+        assert (rows[key]["status"], rows[key]["reason"]) == ("not_evaluated", "not_isolated"), key
+    remove(host, "/etc/firsttouch/plan.json")
+    rows = by_id(verify(host, plan=vh.plan_for(host, {"vm_sysctls": {"vm.swappiness": 0}})))
+    assert rows["cpu_isolation.irqs"]["status"] == "not_applicable"
 
 
 def test_minus_one_is_a_value(host: Path) -> None:
