@@ -11,6 +11,7 @@ from ._boot_types import BootError, LineToken
 from ._cmdline import Token, make, normal_key, split
 from ._kernel_args import MANAGED_KEYS, KernelFacts, Prediction, parse_size, predict
 from ._kernel_hugetlb import KEYS as HUGETLB_KEYS
+from ._kernel_isolation import machine_facts
 
 # The fields of the predicted isolation that an argument is about.
 _ISOLATION = {
@@ -22,6 +23,8 @@ _ISOLATION = {
 _MEMORY = {"mem": "mem_limit_bytes", "crashkernel": "crashkernel_bytes"}
 # Put on the line by the boot loader itself.
 _LOADER_KEYS = {"BOOT_IMAGE", "initrd"}
+# Arguments whose effect a running kernel can be given too (here: the module thp): no reboot is due for them.
+LIVE_KEYS = frozenset(("transparent_hugepage",))
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,7 @@ def shortfall(line: str, wanted: list[str], facts: KernelFacts) -> tuple[str, st
         if missing:
             return "missing_tokens", f"not on the command line: {' '.join(missing)}"
         return "wrong_order", f"not in the order {' '.join(group)}"
+    facts = machine_facts(tokens, facts)[0]
     concern = Concern.of(wanted, facts)
     asked, done = effect_of(" ".join(wanted), concern, facts), effect_of(line, concern, facts)
     differing = sorted(name for name in asked if asked[name] != done[name])
@@ -112,6 +116,7 @@ def shortfall(line: str, wanted: list[str], facts: KernelFacts) -> tuple[str, st
 def contradicting(foreign: list[LineToken], wanted: list[str], facts: KernelFacts) -> list[LineToken]:
     """The FOREIGN tokens on account of which WANTED, appended to them, would not do what it asks."""
     line = " ".join(with_ours([token.text for token in foreign], wanted))
+    facts = machine_facts(split(line), facts)[0]
     concern = Concern.of(wanted, facts)
     keys = {normal_key(token.key) for token in split(" ".join(wanted))}
     same = [token for token in foreign if token_key(token.text) in keys]
@@ -168,6 +173,11 @@ def check_tokens(tokens: list[str], keys: list[str]) -> None:
     foreign = [token for token in tokens if keys and token_key(token) not in given]
     if foreign:
         raise BootError("invalid_token", f"the key of {foreign[0]!r} is not among the keys {sorted(given)}")
+
+
+def needs_boot(tokens: Iterable[str]) -> list[str]:
+    """Those of TOKENS, or of keys, that only a boot brings into effect."""
+    return [token for token in tokens if token_key(token) not in LIVE_KEYS]
 
 
 def _groups(wanted: list[str]) -> list[list[str]]:

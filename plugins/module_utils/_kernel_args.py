@@ -67,7 +67,7 @@ class Prediction:
 
         pools: the sizes named and the default one, keyed like sysfs; nodes is empty where the kernel spreads
         the total itself. sizes_kb: every size with a pool, those nobody named hold no page. isolation: CPU
-        lists; domain_online leaves out CPUs that are possible but not online now. memory: bytes.
+        lists; domain_online leaves out CPUs that are possible but not online, now or by maxcpus=. memory: bytes.
         """
         return {
             "pools": {
@@ -108,7 +108,8 @@ def predict(line: str | Iterable[Token], facts: KernelFacts) -> Prediction:
         elif normal_key(token.key) in MANAGED_KEYS:
             reason = f"{token.text} stands behind `--`, so it goes to init and the kernel does not read it"
             warnings.append(Warn(token.text, "after_double_dash", reason, True))
-    facts, max_cpus = limit_cpus(read, facts)
+    facts, max_cpus, doubts = limit_cpus(read, facts)
+    warnings += doubts
     memory_parser = MemoryParser(facts)
     memory = memory_parser.feed(read, text)
     hugetlb = HugetlbParser(facts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ._topology_host import read_host
 from ._tree import Tree
@@ -39,9 +39,11 @@ _COMMAND_LINE_SIZE: Mapping[str, int] = {"s390x": 4096, "riscv64": 1024}
 class KernelFacts:
     """Facts of one kernel on one machine. Sizes in kB or bytes as named; empty or None where not known.
 
-    nr_cpu_ids: one more than the last possible CPU. nodes: the online ones; memory_nodes: those of them that
-    hold memory. huge_sizes_kb: what the kernel accepts as hugepagesz=; sizes_shown_kb: the pools that sysfs
-    shows (empty: not readable). config: the CONFIG_ symbols that are set, None when its config was not found.
+    nr_cpu_ids: one more than the last possible CPU. running: the command line of the kernel that showed these CPUs,
+    which may have kept some from it; machine_cpus: how many there are without that. nodes: the online ones;
+    memory_nodes: those of them that hold memory. huge_sizes_kb: what the kernel accepts as hugepagesz=;
+    sizes_shown_kb: the pools that sysfs shows (empty: not readable). config: the CONFIG_ symbols that are set,
+    None when its config was not found.
     """
 
     version: tuple[int, int] = DEFAULT_VERSION
@@ -52,6 +54,8 @@ class KernelFacts:
     present: frozenset[int] = frozenset()
     online: frozenset[int] = frozenset()
     boot_cpu: int = 0
+    running: str = field(default="", repr=False)
+    machine_cpus: int | None = None
     nodes: tuple[int, ...] = ()
     memory_nodes: tuple[int, ...] = ()
     memory_bytes: int | None = None
@@ -120,6 +124,8 @@ class KernelFacts:
             possible=cpus["possible"],
             present=cpus["present"],
             online=cpus["online"],
+            running=tree.text("/proc/cmdline") or "",
+            machine_cpus=_machine_cpus(tree, cpus["possible"]),
             nodes=nodes,
             memory_nodes=memory_nodes,
             memory_bytes=host.memory_bytes,
@@ -177,6 +183,16 @@ def _read_cpus(tree: Tree) -> dict[str, frozenset[int]]:
     present = (tree.ids(f"{base}/present") or frozenset()) | online
     possible = (tree.ids(f"{base}/possible") or frozenset()) | present
     return {"possible": possible, "present": present, "online": online}
+
+
+def _machine_cpus(tree: Tree, possible: frozenset[int]) -> int | None:
+    """All CPUs, also those that nr_cpus= hides; None where the kernel does not tell.
+
+    drivers/base/cpu.c print_cpus_offline lists those from nr_cpu_ids to total_cpus. On x86 from Linux 6.9 on,
+    total_cpus is cut to nr_cpu_ids as well (topology_init_possible_cpus).
+    """
+    offline = tree.ids("/sys/devices/system/cpu/offline") or frozenset()
+    return max(offline) + 1 if offline and possible and max(offline) > max(possible) else None
 
 
 def _read_nodes(tree: Tree) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from ._cmdline import Token, normal_key
+from ._cmdline import Token, normal_key, split
 from ._cpulist import CpuListError, format_list, parse
 from ._kernel_facts import KernelFacts
 from ._kernel_numbers import Warn, get_option
@@ -39,38 +39,84 @@ class Isolation:
         return {**{name: format_list(getattr(self, name)) for name in names}, "flags": list(self.flags)}
 
 
-def limit_cpus(tokens: Sequence[Token], facts: KernelFacts) -> tuple[KernelFacts, int | None]:
-    """FACTS as they are after the arguments that limit CPUs, and maxcpus (None: no limit).
+@dataclass(frozen=True)
+class Limits:
+    """What a line says about the CPUs themselves; None: nothing. nr_cpus is the lowest, nosmp is maxcpus=0."""
 
-    nr_cpus= only lowers nr_cpu_ids; possible_cpus= (x86) does from Linux 6.9 and sets it before; maxcpus=
-    leaves the later CPUs possible, only not brought up.
-    """
+    nr_cpus: int | None = None
+    possible: int | None = None
     max_cpus: int | None = None
-    limit: int | None = None
-    possible_limit: int | None = None
-    for token in tokens:
-        key, value = normal_key(token.key), get_option(token.value or "")
-        if key == "nosmp":
-            max_cpus = 0
-        elif value is None:
-            continue
-        elif key == "nr_cpus" and value > 0:
-            limit = value if limit is None else min(limit, value)
-        elif key == "maxcpus":
-            max_cpus = value
-        elif key == "possible_cpus" and facts.arch in ("x86_64", "i686"):
-            possible_limit = value
-    if facts.nr_cpu_ids is None:
-        return facts, max_cpus
-    if possible_limit is not None and possible_limit > 0 and facts.version < (6, 9):
-        facts = _with_cpus(facts, frozenset(range(possible_limit)))
-    elif possible_limit is not None and possible_limit > 0:
-        limit = min(limit or possible_limit, possible_limit)
-    if max_cpus == 0 and facts.arch == "x86_64":
-        limit = 1
-    if limit is not None and facts.nr_cpu_ids is not None and limit < facts.nr_cpu_ids:
-        facts = _with_cpus(facts, frozenset(cpu for cpu in facts.possible if cpu < limit), limit)
-    return facts, max_cpus
+
+    @classmethod
+    def of(cls, tokens: Sequence[Token], facts: KernelFacts) -> Limits:
+        """nr_cpus= only lowers nr_cpu_ids; possible_cpus= (x86) does from Linux 6.9 and sets it before; maxcpus=
+        leaves the later CPUs possible, only not brought up, but 0 of them is a machine with one CPU on x86."""
+        nr_cpus: int | None = None
+        possible: int | None = None
+        max_cpus: int | None = None
+        x86 = facts.arch in ("x86_64", "i686")
+        for token in tokens:
+            key, value = normal_key(token.key), get_option(token.value or "")
+            if token.after_dashes:
+                break
+            if key == "nosmp":
+                max_cpus = 0
+            elif value is None:
+                continue
+            elif key == "nr_cpus" and value > 0:
+                nr_cpus = value if nr_cpus is None else min(nr_cpus, value)
+            elif key == "maxcpus":
+                max_cpus = value
+            elif key == "possible_cpus" and x86:
+                possible = value if value > 0 else None
+        if possible is not None and facts.version >= (6, 9):
+            nr_cpus, possible = min(nr_cpus or possible, possible), None
+        if max_cpus == 0 and facts.arch == "x86_64":
+            nr_cpus = 1
+        return cls(nr_cpus, possible, max_cpus)
+
+
+def machine_facts(tokens: Sequence[Token], facts: KernelFacts) -> tuple[KernelFacts, Warn | None]:
+    """FACTS with the CPUs that a boot with TOKENS starts from, before what TOKENS themselves take away.
+
+    The running kernel shows what its own limits left. Where these are lifted, the number of CPUs is that of the
+    machine if anything shows it, else not known: a warning, and nothing is concluded from a number.
+    """
+    live, asked = Limits.of(split(facts.running), facts), Limits.of(tokens, facts)
+    online = facts.online
+    if live.max_cpus != asked.max_cpus and facts.present:
+        up = sorted(facts.present, key=lambda cpu: (cpu != facts.boot_cpu, cpu))
+        online = frozenset(up if asked.max_cpus is None else up[: max(asked.max_cpus, 1)])
+    settled = replace(facts, online=online, running="", machine_cpus=None)
+    hides = facts.nr_cpu_ids is not None and facts.nr_cpu_ids in (live.nr_cpus, live.possible)
+    count = facts.nr_cpu_ids or 0
+    if not hides or asked.possible is not None or (asked.nr_cpus is not None and asked.nr_cpus <= count):
+        return settled, None
+    if live.possible == asked.possible and live.nr_cpus == asked.nr_cpus:
+        return settled, None
+    if facts.machine_cpus is not None:
+        every = frozenset(range(facts.machine_cpus))
+        known = replace(settled, possible=every, present=frozenset(), nr_cpu_ids=facts.machine_cpus)
+        return known, None
+    token = next(t for t in split(facts.running) if normal_key(t.key) in LIMIT_KEYS)
+    text = (
+        f"the running kernel was started with {token.text} and shows {count} CPUs; how many a boot without it finds "
+        "is not known"
+    )
+    unknown = replace(settled, possible=frozenset(), present=frozenset(), nr_cpu_ids=None)
+    return unknown, Warn(token.text, "cpu_count_unknown", text)
+
+
+def limit_cpus(tokens: Sequence[Token], facts: KernelFacts) -> tuple[KernelFacts, int | None, list[Warn]]:
+    """FACTS as they are after the arguments that limit CPUs, maxcpus (None: no limit), and what is not known."""
+    facts, doubt = machine_facts(tokens, facts)
+    limits = Limits.of(tokens, facts)
+    if limits.possible is not None and facts.nr_cpu_ids is not None:
+        facts = _with_cpus(facts, frozenset(range(limits.possible)))
+    if limits.nr_cpus is not None and facts.nr_cpu_ids is not None and limits.nr_cpus < facts.nr_cpu_ids:
+        left = frozenset(cpu for cpu in facts.possible if cpu < limits.nr_cpus)
+        facts = _with_cpus(facts, left, limits.nr_cpus)
+    return facts, limits.max_cpus, [doubt] if doubt else []
 
 
 def _with_cpus(facts: KernelFacts, possible: frozenset[int], nr_cpu_ids: int | None = None) -> KernelFacts:

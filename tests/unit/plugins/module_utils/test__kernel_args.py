@@ -271,6 +271,76 @@ def test_isolation(line: str, expected: dict[str, str], why: list[str]) -> None:
     assert reasons(line) == why
 
 
+TWO = {"nr_cpu_ids": 2, "possible": frozenset((0, 1)), "present": frozenset((0, 1)), "online": frozenset((0, 1))}
+
+
+@pytest.mark.parametrize(
+    ("running", "line", "domain", "irqaffinity", "why"),
+    [
+        # The limit stays, or gets tighter: what the kernel shows holds.
+        ("nr_cpus=2", "nr_cpus=2 isolcpus=1", "1", "0-1", []),
+        ("nr_cpus=2", "nr_cpus=2 isolcpus=3", "", "0-1", ["cpu_out_of_range"]),
+        ("nr_cpus=2", "nr_cpus=1 isolcpus=1", "", "0", ["cpu_out_of_range"]),
+        # It goes, or is widened: CPU 3 may be there.
+        ("nr_cpus=2", "isolcpus=1,3", "1,3", "", ["cpu_count_unknown"]),
+        ("nr_cpus=2", "nr_cpus=4 isolcpus=3", "3", "", ["cpu_count_unknown"]),
+        ("possible_cpus=2", "isolcpus=3", "3", "", ["cpu_count_unknown"]),
+        # No limit, one that did not bind (the machine is smaller), one that init reads.
+        ("quiet", "isolcpus=3", "", "0-1", ["cpu_out_of_range"]),
+        ("nr_cpus=4", "isolcpus=3", "", "0-1", ["cpu_out_of_range"]),
+        ("quiet -- nr_cpus=2", "isolcpus=3", "", "0-1", ["cpu_out_of_range"]),
+        # A new limit.
+        ("quiet", "nr_cpus=1 isolcpus=1", "", "0", ["cpu_out_of_range"]),
+    ],
+)
+def test_limits_of_the_running_kernel_are_not_the_machine(
+    running: str, line: str, domain: str, irqaffinity: str, why: list[str]
+) -> None:
+    found = predict(line, facts(running=running, **TWO))
+    isolated = found.as_dict()["isolation"]
+    assert (isolated["domain"], isolated["irqaffinity"]) == (domain, irqaffinity)
+    assert [warn.reason for warn in found.warnings] == why
+
+
+def test_one_cpu_by_nosmp_is_not_the_machine() -> None:
+    one = {name: frozenset((0,)) for name in ("possible", "present", "online")}
+    found = predict("isolcpus=3", facts(running="nosmp", nr_cpu_ids=1, **one))
+    assert found.isolation.domain == {3} and [warn.token for warn in found.warnings] == ["nosmp"]
+
+
+def test_cpus_that_a_limit_hides_are_known_where_the_kernel_lists_them(tmp_path: Path) -> None:
+    cpu = "/sys/devices/system/cpu"
+    for name in ("possible", "present", "online"):
+        put(tmp_path, f"{cpu}/{name}", "0-1\n")
+    put(tmp_path, f"{cpu}/offline", "2-3\n")
+    put(tmp_path, "/proc/cmdline", "ro nr_cpus=2\n")
+    known = KernelFacts.from_sysroot(str(tmp_path), "6.1")
+    found = predict("isolcpus=3", known)
+    assert found.as_dict()["cpus"] == {"nr_cpu_ids": 4, "possible": "0-3"}
+    assert found.isolation.domain == {3} and not found.warnings
+    assert [warn.reason for warn in predict("isolcpus=4", known).warnings] == ["cpu_out_of_range"]
+    assert predict("nr_cpus=2", known).as_dict()["cpus"]["possible"] == "0-1"
+
+
+@pytest.mark.parametrize(
+    ("running", "line", "online"),
+    [
+        ("maxcpus=2", "maxcpus=2 isolcpus=1-7", "1"),
+        ("maxcpus=2", "isolcpus=1-7", "1-7"),
+        ("maxcpus=2", "maxcpus=4 isolcpus=1-7", "1-3"),
+    ],
+)
+def test_cpus_that_maxcpus_leaves_down_come_up_without_it(running: str, line: str, online: str) -> None:
+    found = predict(line, facts(running=running, online=frozenset((0, 1))))
+    assert found.as_dict()["isolation"]["domain_online"] == online
+    assert found.isolation.domain == frozenset(range(1, 8))
+
+
+def test_maxcpus_of_the_next_boot_keeps_cpus_down() -> None:
+    isolated = predict("maxcpus=2 isolcpus=1-7", EIGHT).as_dict()["isolation"]
+    assert isolated["domain_online"] == "1"
+
+
 def test_flags_are_listed_as_written() -> None:
     assert predict("isolcpus=managed_irq,domain,", EIGHT).isolation.flags == ["managed_irq", "domain"]
     assert predict("isolcpus=4", EIGHT).isolation.flags == ["domain"]
