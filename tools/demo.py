@@ -75,7 +75,7 @@ def main() -> None:
         say("Boot a bare Debian with two NUMA nodes (built and cached the first time)")
         subprocess.run([*TESTHOST, "down", NAME], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False)
         run([*TESTHOST, "up", NAME, "--topology", "two_node", "--release", options.release])
-    inventory = subprocess.run([*TESTHOST, "inventory"], check=True, capture_output=True, text=True).stdout
+    inventory = subprocess.run([*TESTHOST, "inventory", NAME], check=True, capture_output=True, text=True).stdout
     (STATE / "inventory.yml").write_text(inventory)
     (STATE / "group_vars").mkdir(exist_ok=True)
     shutil.copyfile(VARIABLES, STATE / "group_vars" / "all.yml")

@@ -120,9 +120,13 @@ def cmd_logs(args: argparse.Namespace) -> int:
 
 
 def cmd_inventory(args: argparse.Namespace) -> int:
-    running = [host for host in hosts.all_hosts() if hosts.is_running(host)]
-    if not running:
+    chosen = [hosts.get(name) for name in dict.fromkeys(args.name)] or hosts.all_hosts()
+    running = [host for host in chosen if hosts.is_running(host)]
+    if not running and not args.name:
         raise HostError("no host is running; start one: testhost up")
+    dead = [host.name for host in chosen if host not in running]
+    if args.name and dead:
+        raise HostError(f"{', '.join(dead)} is not running; start it again: testhost reset {dead[0]}")
     text = json.dumps(hosts.inventory(running), indent=2)
     if args.output:
         Path(args.output).write_text(text + "\n")
@@ -243,9 +247,11 @@ its words with spaces for the remote shell.\n\nExample: testhost ssh two-node 'c
     sub.add_argument("-f", "--follow", action="store_true", help="go on as the log grows")
     sub.set_defaults(run=cmd_logs)
 
-    sub = _command(commands, "inventory", "an Ansible inventory of all running hosts",
-        "Print an Ansible inventory (JSON, which is YAML too) with all running hosts in group testhosts.\n\n"
-        "Example: testhost inventory -o inv.yml; ansible -i inv.yml testhosts -m ping")  # fmt: skip
+    sub = _command(commands, "inventory", "an Ansible inventory of running hosts",
+        "Print an Ansible inventory (JSON, which is YAML too) with the hosts named, or all running ones, in group\n"
+        "testhosts. A host that is named and does not run is an error.\n\n"
+        "Example: testhost inventory db1 -o inv.yml; ansible -i inv.yml testhosts -m ping")  # fmt: skip
+    sub.add_argument("name", nargs="*", help="only these hosts; default: all that run")
     sub.add_argument("-o", "--output", help="write to this file instead of stdout")
     sub.set_defaults(run=cmd_inventory)
 

@@ -48,6 +48,28 @@ def test_status_and_logs(own_cache: Path, capsysbinary: pytest.CaptureFixture[by
     assert lines[1].split()[:4] == ["h", "dead", "trixie", "two_node"]
 
 
+def test_an_inventory_of_some_hosts(
+    own_cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number, name in enumerate(("a", "b", "gone")):
+        host = hosts.Host(name, "trixie", "two_node", "/x", "tcg", 40022 + number)
+        host.directory.mkdir(parents=True)
+        hosts.save(host)
+    monkeypatch.setattr(hosts, "is_running", lambda host: host.name != "gone")
+
+    def names(*argv: str) -> list[str]:
+        assert cli.main(["inventory", *argv]) == 0
+        return sorted(json.loads(capsys.readouterr().out)["all"]["children"]["testhosts"]["hosts"])
+
+    assert names() == ["a", "b"]
+    assert names("b") == ["b"]
+    assert names("b", "a", "b") == ["a", "b"]
+    for argv, word in ((["a", "gone"], "gone is not running"), (["nope"], "nope")):
+        assert cli.main(["inventory", *argv]) == 1
+        captured = capsys.readouterr()
+        assert word in captured.err and not captured.out
+
+
 @pytest.mark.parametrize(
     ("argv", "word"),
     [
