@@ -9,6 +9,8 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import sys
+from collections.abc import Iterable, Sequence
 from enum import IntEnum, IntFlag
 from functools import lru_cache
 
@@ -99,4 +101,102 @@ def syscall(name: str, *args: object) -> int:
 # Memory policy.
 
 
+def node_mask(nodes: Iterable[int]) -> tuple[ctypes.Array[ctypes.c_ulong] | None, int]:
+    """NODES as the mask and its length in bits that the policy calls take; None and 0 for no nodes."""
+    wanted = sorted(set(nodes))
+    if not wanted:
+        return None, 0
+    word = 8 * ctypes.sizeof(ctypes.c_ulong)
+    mask = (ctypes.c_ulong * (wanted[-1] // word + 1))()
+    for node in wanted:
+        mask[node // word] |= 1 << (node % word)
+    # mm/mempolicy.c, get_nodes(): the kernel takes one bit less than the length says.
+    return mask, word * len(mask) + 1
+
+
+def set_mempolicy(mode: Mpol, nodes: Iterable[int] = ()) -> None:
+    """Set the memory policy of the calling thread for what it allocates from now on. Raises OSError."""
+    mask, bits = node_mask(nodes)
+    syscall("set_mempolicy", int(mode), mask, bits)
+
+
+def page_nodes(addresses: Sequence[int]) -> list[int]:
+    """The node of the page at each of ADDRESSES of this process, or a negative errno (move_pages(2), a query)."""
+    count = len(addresses)
+    pages = (ctypes.c_void_p * count)(*addresses)
+    status = (ctypes.c_int * count)()
+    syscall("move_pages", 0, count, pages, None, status, 0)
+    return list(status)
+
+
 # The barrier of the sleep handshake.
+
+
+# Mappings and files of the weights.
+
+
+# include/uapi/linux/magic.h, first word of struct statfs.
+HUGETLBFS_MAGIC = 0x958458F6
+TMPFS_MAGIC = 0x01021994
+# include/uapi/asm-generic/mman.h, mman-common.h: what the mmap module of Python 3.10 lacks.
+PROT_NONE, PROT_READ = 0, 1
+MAP_SHARED, MAP_PRIVATE, MAP_FIXED, MAP_ANONYMOUS, MAP_NORESERVE = 0x01, 0x02, 0x10, 0x20, 0x4000
+MADV_HUGEPAGE, MADV_DONTDUMP = 14, 16
+# include/uapi/linux/fcntl.h.
+AT_FDCWD = -100
+AT_SYMLINK_FOLLOW = 0x400
+
+
+@lru_cache(maxsize=1)
+def _calls() -> ctypes.CDLL:
+    """The C library with the signatures of the calls below."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    word, pointer, number_ = ctypes.c_size_t, ctypes.c_void_p, ctypes.c_int
+    table: dict[str, tuple[object, list[object]]] = {
+        "mmap": (pointer, [pointer, word, number_, number_, number_, ctypes.c_long]),
+        "munmap": (number_, [pointer, word]),
+        "madvise": (number_, [pointer, word, number_]),
+        "linkat": (number_, [number_, ctypes.c_char_p, number_, ctypes.c_char_p, number_]),
+        "fstatfs": (number_, [number_, ctypes.c_char_p]),
+    }
+    for name, (result, arguments) in table.items():
+        function = getattr(libc, name)
+        function.restype, function.argtypes = result, arguments
+    return libc
+
+
+def _checked(name: str, *args: object) -> int:
+    """Make call NAME; -1 in any width is an OSError."""
+    result = getattr(_calls(), name)(*args)
+    if result in (-1, ctypes.c_void_p(-1).value):
+        code = ctypes.get_errno()
+        raise OSError(code, f"{name}: {os.strerror(code)}")
+    return int(result or 0)
+
+
+def map_memory(address: int, length: int, prot: int, flags: int, fd: int = -1, offset: int = 0) -> int:
+    """mmap(2): the address of the mapping. Raises OSError."""
+    return _checked("mmap", address or None, length, prot, flags, fd, offset)
+
+
+def unmap_memory(address: int, length: int) -> None:
+    """munmap(2). Raises OSError."""
+    _checked("munmap", address, length)
+
+
+def advise(address: int, length: int, advice: int) -> None:
+    """madvise(2). Raises OSError."""
+    _checked("madvise", address, length, advice)
+
+
+def link_open_file(fd: int, path: str) -> None:
+    """Give the nameless file FD the name PATH. os.link() cannot: it does not follow /proc/self/fd. Raises OSError."""
+    source = f"/proc/self/fd/{fd}".encode()
+    _checked("linkat", AT_FDCWD, source, AT_FDCWD, os.fsencode(path), AT_SYMLINK_FOLLOW)
+
+
+def filesystem_magic(fd: int) -> int:
+    """The f_type of the filesystem that FD is on. Raises OSError."""
+    buffer = ctypes.create_string_buffer(256)
+    _checked("fstatfs", fd, buffer)
+    return int.from_bytes(buffer.raw[: ctypes.sizeof(ctypes.c_long)], sys.byteorder)

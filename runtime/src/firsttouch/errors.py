@@ -42,7 +42,7 @@ class UnsupportedError(FirstTouchError):
     """Raised when this kernel, machine or Python cannot do it; says what would be needed."""
 
     code = "unsupported"
-    exit_status = 3
+    exit_status = 10
 
 
 class KernelError(FirstTouchError):
@@ -121,4 +121,98 @@ class HandlerError(TransportError):
     code = "handler"
 
 
-# Of the weights.
+# Of the weights. What a shortage leaves behind: nothing, no page, no reservation, no name.
+
+
+class WeightsError(FirstTouchError):
+    """Base of what loading and opening weights raises; by itself a fault of input or output."""
+
+    code = "weights"
+    exit_status = 9
+
+
+class PoolTooSmallError(WeightsError):
+    """Raised when the pool of huge pages has too few free ones; facts has need, free, reserved, nodes, in pages."""
+
+    code = "pool_too_small"
+    exit_status = 3
+
+
+class MountTooSmallError(PoolTooSmallError):
+    """Raised when `size=` of the mount allows fewer pages than needed, whatever the pool has."""
+
+    code = "mount_too_small"
+
+
+class NodeExhaustedError(WeightsError):
+    """Raised when a NUMA node that was asked for has too few pages, or pages came to lie on another one."""
+
+    code = "node_exhausted"
+    exit_status = 4
+
+
+class FragmentedError(WeightsError):
+    """Raised when the kernel could not make as many huge pages as the settings allow: memory is in pieces."""
+
+    code = "fragmented"
+    exit_status = 4
+
+
+class CgroupLimitError(WeightsError):
+    """Raised when the hugetlb limit of this process's control group is lower than needed."""
+
+    code = "cgroup_limit"
+    exit_status = 5
+
+
+class InvalidSafetensorsError(WeightsError, ValueError):
+    """Raised for a model file that is no valid safetensors file; facts has defect, and shard and tensor if known."""
+
+    code = "invalid_safetensors"
+    exit_status = 6
+
+    @property
+    def defect(self) -> str:
+        """Which rule is broken, one word per rule: hole, overlap, unknown_dtype, ..."""
+        return str(self.facts.get("defect", ""))
+
+
+class ChecksumMismatchError(WeightsError):
+    """Raised when bytes in memory do not have the digest that they should have."""
+
+    code = "checksum_mismatch"
+    exit_status = 7
+
+
+class NotReadyError(WeightsError):
+    """Raised when there is no complete and valid image under a name, or a file is none."""
+
+    code = "not_ready"
+    exit_status = 8
+
+
+class SourceChangedError(WeightsError):
+    """Raised when a model file changed or was cut short while it was read."""
+
+    code = "source_changed"
+
+
+class LoaderBusyError(WeightsError):
+    """Raised when another process is loading, replacing or removing the same model."""
+
+    code = "loader_busy"
+    exit_status = 11
+
+
+class AlreadyLoadedError(WeightsError):
+    """Raised when a different model is loaded under the name already. To replace it, swap."""
+
+    code = "already_loaded"
+    exit_status = 12
+
+
+class MountMissingError(WeightsError):
+    """Raised when there is no mounted hugetlbfs (or declared fallback) of the page size to load into."""
+
+    code = "mount_missing"
+    exit_status = 13
