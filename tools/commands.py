@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import stage_logs
+
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = ROOT / "build"
 BIN = Path(sys.executable).parent
@@ -50,7 +52,7 @@ def run(
     words = [str(word) for word in command]
     print(f"$ {shlex.join(words)}", flush=True)
     path = f"{BIN}:{os.environ.get('PATH', os.defpath)}"
-    merged = {**os.environ, "PATH": path, "PYTHONDONTWRITEBYTECODE": "1", **(env or {})}
+    merged = {**os.environ, "PATH": path, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONUNBUFFERED": "1", **(env or {})}
     stdout = subprocess.DEVNULL if quiet else None
     done = subprocess.run(words, cwd=cwd, env=merged, stdin=subprocess.DEVNULL, stdout=stdout, check=False)
     if done.returncode:
@@ -83,18 +85,25 @@ def each(*steps: Callable[[], None]) -> None:
 
 
 def run_stages(stages: Mapping[str, Callable[[], None]], names: Sequence[str]) -> list[Row]:
-    """Run the stages NAMES in their order and time them; one that fails does not keep the next from running."""
+    """Run the stages NAMES in their order and time them; one that fails does not keep the next from running.
+
+    What a stage prints is kept as build/logs/NAME.log too.
+    """
     rows = []
     for name in names:
-        print(f"\n=== {name}", flush=True)
         began = time.monotonic()
-        try:
-            stages[name]()
-            outcome = "passed"
-        except CommandError as error:
-            outcome = f"FAILED: {error}"
-            print(outcome, flush=True)
-        rows.append(Row(name, time.monotonic() - began, outcome))
+        with stage_logs.kept(name):
+            print(f"\n=== {name}", flush=True)
+            try:
+                stages[name]()
+                outcome = "passed"
+            except CommandError as error:
+                outcome = f"FAILED: {error}"
+                print(outcome, flush=True)
+        row = Row(name, time.monotonic() - began, outcome)
+        if row.failed:
+            stage_logs.mark_failed(name, outcome)
+        rows.append(row)
     return rows
 
 

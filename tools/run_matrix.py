@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import interpreters
+import stage_logs
 from collection import IMPORT, ansible_env, link_checkout
 from commands import ROOT, CommandError, Row, print_table, scratch
 
@@ -137,6 +138,8 @@ def run_cell(cell: Cell, interpreter: Path) -> Row:
         )
         outcome = f"FAILED: {summary.strip('= ') or 'see above'}"
         print(f"\n{cell.name}: {error}", flush=True)
+        stage_logs.write(cell.name, str(error))
+        stage_logs.mark_failed(cell.name, outcome)
     print(f"{cell.name}: {outcome}", flush=True)
     return Row(cell.name, time.monotonic() - began, outcome)
 

@@ -52,6 +52,8 @@ def cmd_up(args: argparse.Namespace) -> int:
 def cmd_down(args: argparse.Namespace) -> int:
     names = [host.name for host in hosts.all_hosts()] if args.all else [hosts.get(args.name).name]
     for name in names:
+        if args.keep_log:
+            hosts.keep_log(hosts.get(name), Path(args.keep_log))
         say(f"{name}: {'ended' if hosts.down(name) else 'was not running; its files are removed'}")
     return 0
 
@@ -201,6 +203,7 @@ The mirror is the one that this machine's apt uses. A changed recipe builds agai
         "End exactly the QEMU of this host, without a shutdown, and remove its overlay, key and logs.")  # fmt: skip
     sub.add_argument("name", nargs="?", help=NAME_HELP)
     sub.add_argument("--all", action="store_true", help="every host")
+    sub.add_argument("--keep-log", metavar="DIR", help="copy the serial console to DIR/serial-NAME.log first")
     sub.set_defaults(run=cmd_down)
 
     sub = _command(commands, "reset", "the same host from a clean image again",

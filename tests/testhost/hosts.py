@@ -339,6 +339,13 @@ def freeze(host: Host, milliseconds: int) -> float:
     return (time.monotonic() - begin) * 1000
 
 
+def keep_log(host: Host, directory: Path) -> None:
+    """Copy the serial console of HOST to DIRECTORY, where it survives the end of the host."""
+    if host.serial_log.exists():
+        directory.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(host.serial_log, directory / f"serial-{host.name}.log")
+
+
 def inventory(hosts: list[Host]) -> dict[str, Any]:
     """An Ansible inventory of these hosts (the YAML inventory plugin reads JSON too)."""
     common = " ".join(f"-o {option}" for option in SSH_OPTIONS)

@@ -48,6 +48,19 @@ def test_status_and_logs(own_cache: Path, capsysbinary: pytest.CaptureFixture[by
     assert lines[1].split()[:4] == ["h", "dead", "trixie", "two_node"]
 
 
+def test_the_serial_console_survives_the_host(own_cache: Path, tmp_path: Path) -> None:
+    for number, name in enumerate(("a", "b")):
+        host = hosts.Host(name, "trixie", "two_node", "/x", "tcg", 40022 + number)
+        host.directory.mkdir(parents=True)
+        hosts.save(host)
+    hosts.get("a").serial_log.write_bytes(b"one\r\n")
+    kept = tmp_path / "logs" / "serial-a.log"
+    for name in ("a", "b"):  # b was never started
+        assert cli.main(["down", name, "--keep-log", str(kept.parent)]) == 0
+    assert not hosts.all_hosts() and [kept] == list(kept.parent.iterdir())
+    assert kept.read_bytes() == b"one\r\n"
+
+
 def test_an_inventory_of_some_hosts(
     own_cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
