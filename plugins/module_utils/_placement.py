@@ -1,0 +1,287 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Placement proven: pages asked for on a node, the kernel's word where they are, and how far away they are.
+
+All is tried in a child process (_placement_run); what may be tried is decided in _placement_host.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from ._intent import format_size
+from ._placement_host import MAX_LOAD, Blocked, Skip, blocked, jobs_for, no_proof, reach
+from ._placement_kernel import Kernel, Unsupported
+from ._placement_run import SECONDS_PER_CPU, run
+from ._placement_work import Job, Worker
+from ._topology import Topology, read_topology
+from ._topology_nodes import NODE_DIR
+from ._tree import Tree
+from ._verdict import Result, not_applicable, skipped
+
+# Below it, memory of another node is not far enough away to prove that the nodes exist (DESIGN.md, "Trust").
+FAR = 1.2
+# A SLIT distance of 1.5 times the local one or more: another socket, not another part of the same one.
+_SLIT_FAR = 1.5
+# Loads that reach memory take longer than this on any machine, and than this many loads from the cache.
+_MEMORY_NS, _MEMORY_TO_CACHE = 40.0, 8.0
+# Standard error of a median in terms of the MAD, for a normal distribution: 1.4826 * sqrt(pi / 2).
+_MEDIAN_ERROR = 1.858
+_PLACEMENT, _LATENCY = "numa.placement", "numa.latency"
+NUMA = "firsttouch_numa"
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One run. `placements` and `latencies` are rows per CPU, times in ns; `blocked`: nothing was tried."""
+
+    topology: Topology
+    trust: str | None = None
+    blocked: Blocked | None = None
+    placements: tuple[dict[str, Any], ...] = ()
+    latencies: tuple[dict[str, Any], ...] = ()
+    skips: tuple[Skip, ...] = ()
+    unmeasured: tuple[dict[str, Any], ...] = field(default=())
+
+    @property
+    def no_proof(self) -> Blocked | None:
+        """Why the rows prove nothing about the machine, however they look."""
+        return no_proof(self.trust, self.topology)
+
+    def matrix(self) -> dict[str, dict[str, float]]:
+        """ns per load by node of the CPU and node of the memory: the median over the CPUs of the node."""
+        found: dict[str, dict[str, list[float]]] = {}
+        for row in self.latencies:
+            found.setdefault(str(row["cpu_node"]), {}).setdefault(str(row["node"]), []).append(row["ns"])
+        return {
+            cpu_node: {node: round(median(values), 1) for node, values in nodes.items()}
+            for cpu_node, nodes in found.items()
+        }
+
+
+def measure(
+    trust: str | None = None,
+    *,
+    every_cpu: bool = False,
+    gigantic: bool = True,
+    seconds_per_cpu: float = SECONDS_PER_CPU,
+    max_load: float = MAX_LOAD,
+    topology: Topology | None = None,
+) -> Measurement:
+    """Try it on this host, unless that would disturb it. This process keeps its affinity and policy."""
+    tree = Tree("/")
+    topology = topology or read_topology("/")
+    may = reach(tree)
+    busy = blocked(tree, may.isolated, topology.cpus.online, max_load)
+    if busy:
+        return Measurement(topology, trust, busy)
+    try:
+        kernel = Kernel()
+    except Unsupported as exc:
+        return Measurement(topology, trust, Blocked(exc.reason, str(exc), ""))
+    jobs, skips = jobs_for(tree, topology, may, every_cpu=every_cpu, gigantic=gigantic)
+    worker = Worker(kernel, os.sysconf("SC_PAGE_SIZE"))
+    try:
+        answers = run(jobs, worker.work, seconds_per_cpu, kernel.end_with_parent)
+    except OSError as exc:
+        return Measurement(topology, trust, Blocked("no_child", f"no child process: {exc.strerror}", ""))
+    return measurement(topology, trust, jobs, answers, skips)
+
+
+def measurement(
+    topology: Topology,
+    trust: str | None,
+    jobs: Sequence[Job],
+    answers: Sequence[Mapping[str, Any]],
+    skips: Sequence[Skip] = (),
+) -> Measurement:
+    """The rows that ANSWERS to JOBS make."""
+    placements, latencies, unmeasured = [], [], []
+    page_kb = os.sysconf("SC_PAGE_SIZE") // 1024
+    for job, answer in zip(jobs, answers):
+        where = {"cpu": job.cpu, "cpu_node": topology.node_of(job.cpu)}
+        if job.kind == "place":
+            size_kb = job.size_kb or page_kb
+            row = {**where, "node": job.nodes[0], "page_size_kb": size_kb, "page_size": format_size(size_kb)}
+            placements.append({**row, "pages": job.pages, "reason": "", "detail": "", **answer})
+            continue
+        for node, times in (answer.get("nodes") or {}).items():
+            latencies.append({**where, "node": int(node), **times, "cache_ns": answer["cache_ns"]})
+        for node, trouble in (answer.get("trouble") or {}).items():
+            unmeasured.append({**where, "node": int(node), **trouble})
+        if answer["status"] != "measured":
+            unmeasured.append({**where, "node": None, **answer})
+    return Measurement(
+        topology, trust, None, tuple(placements), tuple(latencies), tuple(skips), tuple(unmeasured)
+    )
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """Latency of remote over local memory. `low`: what it is at least; `problem`: why it is no proof."""
+
+    ratio: float
+    low: float
+    source: str
+    problem: str = ""
+
+    def evidence(self) -> dict[str, Any] | None:
+        """For the trust verdict: `ratio` and `source`; None when it seems far but that may be noise."""
+        if self.problem and self.ratio >= FAR:
+            return None
+        return {"ratio": round(self.ratio, 3), "source": self.source}
+
+
+def ratio(found: Measurement) -> Ratio | None:
+    """The least of the nodes' ratios, each the median over its remote nodes; None when there is no pair.
+
+    The least, because a topology that exists is far away from every side. It is short of FAR for certain
+    unless it is so with three standard errors off, and unless the loads went to memory.
+    """
+    pairs = {(row["cpu"], row["node"]): row for row in found.latencies}
+    ratios: list[tuple[float, float, str]] = []
+    for (cpu, node), local in sorted(pairs.items()):
+        if node != local["cpu_node"]:
+            continue
+        remote = [row for (other, there), row in sorted(pairs.items()) if other == cpu and there != node]
+        if remote:
+            ratios.append(_of_cpu(cpu, local, remote))
+    if not ratios:
+        return None
+    value, low, text = min(ratios)
+    problem = ""
+    if any(not _of_memory(row) for row in found.latencies):
+        problem = "latency_of_cache"
+        text += "; the loads did not reach memory, as on an emulated CPU"
+    elif value >= FAR > low:
+        problem = "latency_noisy"
+        text += f"; within the noise it may be {low:.2f}"
+    return Ratio(value, low, text, problem)
+
+
+def _of_cpu(
+    cpu: int, local: Mapping[str, Any], remote: Sequence[Mapping[str, Any]]
+) -> tuple[float, float, str]:
+    """(ratio, least ratio, words) of one CPU."""
+    value = median(row["ns"] / local["ns"] for row in remote)
+    low = median((row["ns"] - _error(row)) / (local["ns"] + _error(local)) for row in remote)
+    far = median(row["ns"] for row in remote)
+    text = (
+        f"dependent loads on CPU {cpu}, {local['samples']} samples a node: node {local['node']} (local) "
+        f"{local['ns']:.1f} ns, remote {far:.1f} ns"
+    )
+    return value, low, text
+
+
+def _error(row: Mapping[str, Any]) -> float:
+    return float(3 * _MEDIAN_ERROR * row["mad"] / math.sqrt(row["samples"]))
+
+
+def _of_memory(row: Mapping[str, Any]) -> bool:
+    return bool(row["ns"] >= _MEMORY_NS and row["ns"] >= _MEMORY_TO_CACHE * row["cache_ns"])
+
+
+def results(found: Measurement, intended: bool = False) -> Iterator[Result]:
+    """The answers of the measured layer. INTENDED: the intent describes the nodes, so a wrong one fails."""
+    if found.blocked:
+        for identity in (_PLACEMENT, _LATENCY):
+            yield _left_out(identity, found.blocked)
+        return
+    for (node, size), rows in sorted(_groups(found).items()):
+        yield _placed(found, f"{_PLACEMENT}.{format_size(size)}.node{node}", node, rows, intended)
+    for skip in found.skips:
+        yield _left_out(_skip_id(skip), skip.blocked)
+    yield _latency(found)
+
+
+def _left_out(identity: str, why: Blocked) -> Result:
+    return skipped(identity, "measured", why.reason, observed=why.text, source=why.source, intended=False)
+
+
+def _skip_id(skip: Skip) -> str:
+    if skip.cpu_node is not None:
+        return f"{_PLACEMENT}.from_node{skip.cpu_node}"
+    if skip.size_kb is not None:
+        return f"{_PLACEMENT}.{format_size(skip.size_kb)}.node{skip.node}"
+    return f"{_PLACEMENT}.node{skip.node}"
+
+
+def _groups(found: Measurement) -> dict[tuple[int, int], list[dict[str, Any]]]:
+    groups: dict[tuple[int, int], list[dict[str, Any]]] = {}
+    for row in found.placements:
+        groups.setdefault((row["node"], row["page_size_kb"]), []).append(row)
+    return groups
+
+
+def _placed(
+    found: Measurement, identity: str, node: int, rows: Sequence[Mapping[str, Any]], intended: bool
+) -> Result:
+    """One node and page size over all CPUs: proven only when every CPU's row is."""
+    worst = min(rows, key=lambda row: _WORST.index(row["status"]))
+    if worst["status"] != "proven":
+        text = f"from CPU {worst['cpu']}: {worst['detail']}"
+        if worst["status"] == "wrong":
+            remedy = f"Pages do not go where they are bound: compare the nodes with what {NUMA} expects."
+            status = "fail" if intended else "warn"
+            return Result(
+                identity, status, "measured", node, text, worst["reason"], NODE_DIR, remedy, intended
+            )
+        if worst["status"] == "error":
+            return Result(identity, "error", "measured", node, text, worst["reason"])
+        return _left_out(identity, Blocked(worst["reason"], text, NODE_DIR))
+    seen = {"node": node, "cpus": [row["cpu"] for row in rows], "sources": sorted(rows[0]["found"])}
+    nothing = found.no_proof
+    if nothing:
+        return skipped(
+            identity,
+            "measured",
+            nothing.reason,
+            expected=node,
+            observed=f"node {node} by the kernel, but {nothing.text}",
+            source=nothing.source,
+            intended=False,
+        )
+    return Result(identity, "pass", "measured", node, seen, "", NODE_DIR, "", intended)
+
+
+_WORST = ("error", "wrong", "not_evaluated", "proven")
+
+
+def _latency(found: Measurement) -> Result:
+    """Whether other nodes are as far away as the firmware's table says."""
+    matrix, remote = found.matrix(), ratio(found)
+    nothing = found.no_proof
+    if nothing:
+        return _left_out(_LATENCY, nothing)
+    if not found.latencies:
+        why = {"reason": "no_cpu", "detail": "there was no CPU to measure on"}
+        why = found.unmeasured[0] if found.unmeasured else why
+        return _left_out(_LATENCY, Blocked(why["reason"], why["detail"], ""))
+    if remote is None:
+        return not_applicable(_LATENCY, "measured", "one_node", observed={"ns": matrix})
+    seen = {"ratio": round(remote.ratio, 2), "ns": matrix}
+    if remote.problem:
+        return skipped(
+            _LATENCY, "measured", remote.problem, observed={**seen, "why": remote.source}, intended=False
+        )
+    if remote.ratio < FAR and _said_far(found.topology):
+        remedy = (
+            "The firmware says that other nodes are far away, and they are as near as the own: the "
+            f"hypervisor may make the nodes up. {NUMA} with trust: asserted is for who knows better."
+        )
+        return Result(_LATENCY, "warn", "measured", None, seen, "latency_flat", NODE_DIR, remedy, False)
+    return Result(_LATENCY, "pass", "measured", None, seen, "", NODE_DIR, "", False)
+
+
+def _said_far(topology: Topology) -> bool:
+    """Whether the distance tables have a node as far away as another socket."""
+    for node in topology.nodes:
+        table = node.distances or {}
+        remote = [value for other, value in table.items() if other != node.id]
+        if remote and max(remote) >= _SLIT_FAR * table.get(node.id, 10):
+            return True
+    return False
