@@ -125,6 +125,7 @@ LINKS = (
 PRESENCE = (
     "/dev/null",
     "/boot/vmlinu[xz]-*",
+    "/usr/lib/modules/*/vmlinu[xz]",
     "/boot/initrd*",
     "/boot/initramfs*",
     "/boot/grub*/*/normal.mod",

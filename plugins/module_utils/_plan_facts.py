@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from . import _watermark
 from ._cmdline import split
 from ._kernel_args import KernelFacts
+from ._kernel_images import installed_releases
 from ._memory_slots import Slots, read_slots
 from ._sysctl import normalize
 from ._topology import Topology, read_topology
@@ -103,14 +104,12 @@ def _read_zones(tree: Tree) -> tuple[tuple[_watermark.Zone, ...], int | None, li
 
 
 def installed_kernels(tree: Tree, topology: Topology, override: str | None) -> tuple[Kernel, ...]:
-    """Every kernel that may boot next: those with modules or an image, and the running one."""
+    """Every kernel that may boot next: those that a boot loader can start, and the running one."""
     running = topology.kernel_release
     if override:
         names = {override}
     else:
-        names = {name for base in ("/lib/modules", "/usr/lib/modules") for name in tree.names(base)}
-        names |= {name[len("vmlinuz-") :] for name in tree.names("/boot") if name.startswith("vmlinuz-")}
-        names = {name for name in names if kernel_version(name)}
+        names = {name for name in installed_releases(tree) if kernel_version(name)}
         if running:
             names.add(running)
     return tuple(_judge_kernel(tree, topology, name, name == running) for name in sorted(names))

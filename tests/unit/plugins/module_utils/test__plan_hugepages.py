@@ -206,6 +206,14 @@ def test_one_old_kernel_among_the_installed_ones_is_enough(tmp_path: Path, place
     assert reasons(rows) == ["node_format_unsupported"] and rows[0]["kernels"] == [OLD]
 
 
+def test_modules_that_a_package_left_behind_are_no_kernel(tmp_path: Path) -> None:
+    root = make_host(tmp_path)
+    put(root, f"/lib/modules/{OLD}/modules.dep", "")
+    put(root, "/boot/vmlinuz-6.1.0-25-amd64", "")
+    intent = {"hugepages": [{"size": "2M", "count": 4}]}
+    assert plan(root, intent, **SECTION)["plan"]["sections"]["hugepages"]["method"] == "cmdline"
+
+
 def test_a_kernel_override_stands_for_all(tmp_path: Path) -> None:
     root = make_host(tmp_path)
     intent = {"hugepages": [{"size": "2M", "count": 4}]}
