@@ -16,6 +16,7 @@ from . import (
     _checks_memory,
     _checks_mounts,
     _checks_plan,
+    _checks_pool_use,
     _checks_rt,
     _checks_sysctl,
     _checks_units,
@@ -28,6 +29,7 @@ from ._verdict import LAYERS, Result
 CHECKS: tuple[Check, ...] = (
     *_checks_plan.CHECKS,
     *_checks_hugepages.CHECKS,
+    *_checks_pool_use.CHECKS,
     *_checks_mounts.CHECKS,
     *_checks_units.CHECKS,
     *_checks_boot.CHECKS,

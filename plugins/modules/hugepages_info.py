@@ -67,6 +67,19 @@ options:
       - Also judge whether a hugetlbfs of each size in O(pools) is mounted.
     type: bool
     default: false
+  stale_files:
+    description:
+      - Also look for files on the hugetlbfs mounts that keep pages although nobody has them open or mapped.
+      - Reads C(maps) and C(fd) of every process, so run it as root. Nothing is deleted.
+    type: bool
+    default: false
+  file_patterns:
+    description:
+      - How files of ours are named, literally but for C({pid}), the process that owns one, C({boot_id}) and
+        C({starttime}). The default is what the runtime's loader leaves behind when it is killed.
+    type: list
+    elements: str
+    default: [".tmp.{boot_id}.{pid}.{starttime}"]
 seealso:
   - module: firsttouch.host.numa_topology_info
   - module: firsttouch.host.kernel_cmdline_info
@@ -152,6 +165,21 @@ mount_results:
   returned: when O(mount) is true
   type: list
   elements: dict
+stale_files:
+  description:
+    - The files that hold pages, in C(reclaimable) (named by O(file_patterns), their process has ended and
+      nobody holds them), C(kept) (named so, but in use, or nobody can tell) and C(foreign) (of others, whether
+      used or not). Each with C(path), C(bytes), C(pages), C(uid), C(held) (whether some process has it open or
+      mapped).
+    - C(reclaimable_pages) per page size; C(not_evaluated) the paths that could not be read, with the reason.
+  returned: when O(stale_files) is true
+  type: dict
+  sample:
+    reclaimable: [{path: /dev/hugepages/x.4242, bytes: 1073741824, pages: 512, uid: 0, held: false}]
+    reclaimable_pages: {2048kB: 512}
+    kept: []
+    foreign: []
+    not_evaluated: {}
 verdict:
   description: V(pass), V(fail), or V(not_evaluated) when nothing was requested or a counter is not readable.
   returned: success
@@ -187,6 +215,7 @@ from ansible_collections.firsttouch.host.plugins.module_utils._hugepages_judge i
     parse_wanted,
     summary,
 )
+from ansible_collections.firsttouch.host.plugins.module_utils._hugetlb_files import PATTERNS, stale_report
 
 
 def main() -> None:
@@ -205,6 +234,8 @@ def main() -> None:
                 },
             },
             "mount": {"type": "bool", "default": False},
+            "stale_files": {"type": "bool", "default": False},
+            "file_patterns": {"type": "list", "elements": "str", "default": list(PATTERNS)},
         },
         supports_check_mode=True,
     )
@@ -213,10 +244,13 @@ def main() -> None:
     try:
         context = explain(root, found["pools"])
         wants = parse_wanted(module.params["pools"] or [], context.hugepage_nodes())
+        stale = stale_report(root, module.params["file_patterns"]) if module.params["stale_files"] else None
     except ValueError as exc:
         module.fail_json(msg=str(exc), reason="invalid_value")
     rows = judge(wants, found["pools"], context)
     result = {**found, "cpu_has_pdpe1gb": context.cpu_has_1g, "results": rows}
+    if stale is not None:
+        result["stale_files"] = stale
     if module.params["mount"]:
         result["mount_results"] = judge_mounts(wants, found["mounts"])
         rows = rows + result["mount_results"]

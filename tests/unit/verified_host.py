@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -170,6 +171,28 @@ def thread(root: Path, pid: int, command: str, cpu: int, *, tid: int = 0, kernel
     return put(root, f"/proc/{pid}/task/{tid}/stat", f"{tid} ({command}) {' '.join(fields)}\n")
 
 
+def uses(root: Path, pid: int, *files: Path, mapped: bool = True) -> None:
+    """Let process PID have FILES mapped, or only open, and nothing else."""
+    fds = root / f"proc/{pid}/fd"
+    fds.mkdir(parents=True, exist_ok=True)
+    lines = []
+    for number, file in enumerate(files, 3):
+        if mapped:
+            status = file.stat()
+            device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}"
+            lines.append(f"7f0000000000-7f0000200000 rw-s 00000000 {device} {status.st_ino}    /else/where\n")
+        else:
+            (fds / str(number)).symlink_to(f"/{file.relative_to(root)}")
+    put(root, f"/proc/{pid}/maps", "".join(lines))
+
+
+def huge_file(root: Path, path: str, size: int) -> Path:
+    """A file of SIZE bytes that takes no memory here."""
+    target = put(root, path, "")
+    os.truncate(target, size)
+    return target
+
+
 def quiet_cpus(root: Path) -> None:
     """Interrupts and threads, none of them on the isolated CPUs 1 and 3."""
     put(
@@ -221,6 +244,7 @@ def provisioned_host(root: Path) -> dict[str, Any]:
     assert result["changed"], result
     put(root, f"{IRQBALANCE_GROUP}/cgroup.procs", "612\n")
     put(root, "/proc/612/environ", "LANG=C\0IRQBALANCE_BANNED_CPULIST=1,3\0")
+    (root / "dev/hugepages-ft").mkdir(parents=True)
     quiet_cpus(root)
     put(root, "/etc/firsttouch/plan.json", json.dumps(plan))
     return plan

@@ -106,7 +106,10 @@ BROKEN: dict[str, tuple[Break, Expected]] = {
     ),
     "surplus pages fill the pool": (
         lambda root: vh.pool(root, 0, "2048kB", 100, surplus=20),
-        {"hugepages.pool.2M.node0": ("fail", "surplus_counted")},
+        {
+            "hugepages.pool.2M.node0": ("fail", "surplus_counted"),
+            "hugepages.surplus.2M": ("warn", "surplus_pages"),
+        },
     ),
     "a page on a node where none was asked": (
         lambda root: vh.pool(root, 0, "1048576kB", 1),
@@ -331,6 +334,21 @@ BROKEN: dict[str, tuple[Break, Expected]] = {
     "unbound kernel work runs everywhere": (
         lambda root: put(root, "/sys/devices/virtual/workqueue/cpumask", "f\n"),
         {"cpu_isolation.workqueues": ("warn", "kernel_work_on_isolated_cpu")},
+    ),
+    "files that nobody uses eat the pool": (
+        lambda root: (
+            vh.huge_file(root, "/dev/hugepages-ft/rtemap_0", 4 << 20),
+            [vh.uses(root, int(path.name)) for path in (root / "proc").glob("[0-9]*")],
+        ),
+        {"hugepages.stale_files": ("warn", "stale_file")},
+    ),
+    "no page can be had": (
+        lambda root: put(root, "/sys/kernel/mm/hugepages/hugepages-2048kB/resv_hugepages", "260\n"),
+        {"hugepages.available.2M": ("warn", "pool_exhausted"), "hugepages.pool.2M": ("pass", "")},
+    ),
+    "pages beyond the pool are allowed": (
+        lambda root: put(root, "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_overcommit_hugepages", "64\n"),
+        {"hugepages.overcommit.2M": ("warn", "overcommit_allowed")},
     ),
     "half a core is isolated": (
         lambda root: [put(root, f"{vh.CPU}/cpu{n}/topology/thread_siblings_list", "0-1\n") for n in (0, 1)],
