@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ._boot_backend import Backend, running_line
-from ._boot_effect import Concern, effect_of
+from ._boot_effect import Concern, effect_of, needs_boot
 from ._boot_plan import BootPlan, Request, describe_token
 from ._boot_report import foreign_staged
 from ._boot_types import BootError, Runner
@@ -81,12 +81,13 @@ def _result(backend: Backend, plan: BootPlan, applied: dict[str, Any], running: 
 
 
 def reboot_due(plan: BootPlan, line: str | None, running: str | None, facts: KernelFacts) -> bool:
-    """Whether the effect of our tokens differs between what runs and LINE, which boots next."""
+    """Whether the effect of our tokens that need a boot differs between what runs and LINE, which boots next."""
     if running is None or line is None:
         return False
     request = plan.request
-    ours = [*request.tokens, *request.owned, *plan.before]
-    if not ours and not request.keys:
+    ours = needs_boot([*request.tokens, *request.owned, *plan.before])
+    keys = needs_boot(request.keys)
+    if not ours and not keys:
         return False
-    concern = Concern.of(ours, facts, request.keys)
+    concern = Concern.of(ours, facts, keys)
     return effect_of(running, concern, facts) != effect_of(line, concern, facts)

@@ -19,6 +19,7 @@ from . import (
     _checks_pool_use,
     _checks_rt,
     _checks_sysctl,
+    _checks_thp,
     _checks_units,
 )
 from ._checks_host import Check, Context, answered
@@ -38,6 +39,7 @@ CHECKS: tuple[Check, ...] = (
     *_checks_isolated.CHECKS,
     *_checks_sysctl.CHECKS,
     *_checks_rt.CHECKS,
+    *_checks_thp.CHECKS,
     *_checks_memory.CHECKS,
 )
 CONCERNS = (

@@ -6,12 +6,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from . import _cmdline
-from ._boot_effect import Concern, contradicting, effect_of, ignored_by_kernel, shortfall
+from ._boot_effect import Concern, contradicting, effect_of, ignored_by_kernel, needs_boot, shortfall
 from ._boot_report import foreign_staged, verdict
 from ._boot_types import LineToken
-from ._checks_host import HUGEPAGES, ISOLATED, REBOOT, Check, Context
+from ._checks_host import HUGEPAGES, ISOLATED, REBOOT, THP, Check, Context
 from ._checks_lines import Line, NoLine, layers_of, line_of, predicted
 from ._cpulist import format_list, parse
+from ._thp import ARGUMENT
 from ._verdict import Result, judge, skipped
 
 _POOL_KEYS = ("hugepages", "hugepagesz", "default_hugepagesz")
@@ -21,7 +22,9 @@ _CPU = "/sys/devices/system/cpu"
 
 def variable_of(token: str) -> str:
     """The variable that asks for TOKEN."""
-    return HUGEPAGES if _is_key(token, _POOL_KEYS) else ISOLATED
+    if _is_key(token, _POOL_KEYS):
+        return HUGEPAGES
+    return THP if _is_key(token, (ARGUMENT,)) else ISOLATED
 
 
 def _variables(tokens: Iterable[str]) -> str:
@@ -45,8 +48,14 @@ def _keys(ctx: Context) -> list[str]:
     )
 
 
-def _concern(ctx: Context) -> Concern:
-    return Concern.of(ctx.tokens(), ctx.facts(), _keys(ctx))
+def _wanted(ctx: Context, layer: str) -> list[str]:
+    """Our tokens that LAYER must have: what can be set live may come with the next boot only (its check says)."""
+    return needs_boot(ctx.tokens()) if layer == "running" else ctx.tokens()
+
+
+def _concern(ctx: Context, layer: str) -> Concern:
+    keys = _keys(ctx) if layer != "running" else needs_boot(_keys(ctx))
+    return Concern.of(_wanted(ctx, layer), ctx.facts(), keys)
 
 
 def _lacks(ctx: Context, layer: str) -> str | None:
@@ -54,14 +63,16 @@ def _lacks(ctx: Context, layer: str) -> str | None:
     line = line_of(ctx, layer)
     if isinstance(line, NoLine):
         return None
-    short = shortfall(line.text, ctx.tokens(), line.facts)
+    short = shortfall(line.text, _wanted(ctx, layer), line.facts)
     return short[0] if short and short[0] != "different_effect" else ""
 
 
 def check_tokens(ctx: Context) -> Iterator[Result]:
     """Every token of ours, in order where order means something, in each of the three layers."""
-    wanted = ctx.tokens()
-    for layer in ("configured", "next_boot", "running") if wanted else ():
+    for layer in ("configured", "next_boot", "running"):
+        wanted = _wanted(ctx, layer)
+        if not wanted:
+            continue
         identity, line = f"boot.tokens.{layer}", line_of(ctx, layer)
         if isinstance(line, NoLine):
             yield skipped(identity, layer, line.reason, expected=wanted, observed=line.text, source=line.file)
@@ -82,7 +93,7 @@ def check_tokens(ctx: Context) -> Iterator[Result]:
 
 def _why_missing(ctx: Context, layer: str, lacks: str) -> tuple[str, str, str]:
     """(reason, FILE:LINE or nothing, remedy) for a LAYER that LACKS tokens, a reason of shortfall()."""
-    names = _variables(ctx.tokens())
+    names = _variables(_wanted(ctx, layer))
     if lacks != "missing_tokens":
         return (
             lacks,
@@ -139,8 +150,11 @@ def check_problems(ctx: Context) -> Iterator[Result]:
 
 def check_removed(ctx: Context) -> Iterator[Result]:
     """What was ours and is not asked for any more must be gone, in all layers."""
-    left = ctx.left_over("tokens")
-    for layer in ("configured", "next_boot", "running") if left else ():
+    every = ctx.left_over("tokens")
+    for layer in ("configured", "next_boot", "running"):
+        left = needs_boot(every) if layer == "running" else every
+        if not left:
+            continue
         line = line_of(ctx, layer)
         if isinstance(line, NoLine):
             yield skipped(f"boot.removed.{layer}", layer, line.reason, observed=line.text, source=line.file)
@@ -163,15 +177,17 @@ def check_removed(ctx: Context) -> Iterator[Result]:
 
 def check_effect(ctx: Context) -> Iterator[Result]:
     """What the kernel makes of the COMPLETE line against what it would make of our tokens alone."""
-    tokens, concern = ctx.tokens(), _concern(ctx)
-    for layer in ("next_boot", "running") if tokens else ():
+    for layer in ("next_boot", "running"):
+        tokens, concern = _wanted(ctx, layer), _concern(ctx, layer)
+        if not tokens:
+            continue
         line = line_of(ctx, layer)
         if isinstance(line, NoLine):
             continue  # check_tokens says why
         wanted = effect_of(" ".join(tokens), concern, line.facts)
         got = effect_of(line.text, concern, line.facts)
         differs = [name for name in wanted if got.get(name) != wanted[name]]
-        against = _against(ctx, line) if differs else []
+        against = _against(tokens, line) if differs else []
         ignored = ignored_by_kernel(line.text, tokens, line.facts)
         reason = "overridden_by" if against else "kernel_ignores" if ignored else "not_configured"
         if differs and layer == "running" and _lacks(ctx, "next_boot") == "" and _lacks(ctx, "running"):
@@ -193,9 +209,9 @@ def check_effect(ctx: Context) -> Iterator[Result]:
         )
 
 
-def _against(ctx: Context, line: Line) -> list[str]:
-    """The foreign tokens of LINE on account of which ours do not do what they ask."""
-    foreign, ours = [], list(ctx.tokens())
+def _against(wanted: list[str], line: Line) -> list[str]:
+    """The foreign tokens of LINE on account of which WANTED, ours, do not do what they ask."""
+    foreign, ours = [], list(wanted)
     for token in line.tokens:
         if token in ours:
             ours.remove(token)
@@ -203,7 +219,7 @@ def _against(ctx: Context, line: Line) -> list[str]:
             foreign.append(LineToken(token))
     if ours:
         return []
-    return [token.text for token in contradicting(foreign, ctx.tokens(), line.facts)]
+    return [token.text for token in contradicting(foreign, wanted, line.facts)]
 
 
 def check_accepted(ctx: Context) -> Iterator[Result]:
@@ -242,7 +258,7 @@ def check_pending_reboot(ctx: Context) -> Iterator[Result]:
         reason = missing.reason if isinstance(missing, NoLine) else "not_available"
         yield skipped(identity, "next_boot", reason, source=missing.file, intended=_asked(ctx))
         return
-    concern = _concern(ctx)
+    concern = _concern(ctx, "running")
     now = effect_of(running.text, concern, running.facts)
     then = effect_of(following.text, concern, following.facts)
     differs = sorted(name for name in {*now, *then} if now.get(name) != then.get(name))

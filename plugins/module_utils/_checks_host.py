@@ -21,6 +21,7 @@ VM_SYSCTLS = "firsttouch_vm_sysctls"
 EXTRA_FREE = "firsttouch_extra_free_bytes"
 RT_RUNTIME = "firsttouch_rt_runtime_us"
 NUMA_BALANCING = "firsttouch_numa_balancing"
+THP = "firsttouch_thp"
 REBOOT = "firsttouch_reboot"
 FLOOR = "firsttouch_reserve_floor_bytes"
 

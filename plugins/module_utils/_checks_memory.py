@@ -1,43 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory behaviour around the pools: THP, NUMA balancing, swap, what is left for the system."""
+"""Memory behaviour around the pools: NUMA balancing, swap, what is left for the system."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 
 from ._checks_host import FLOOR, HUGEPAGES, NUMA_BALANCING, Check, Context
 from ._cpulist import parse
 from ._verdict import Result, judge, not_applicable, skipped
 
-_THP = "/sys/kernel/mm/transparent_hugepage/enabled"
 _BALANCING = "/proc/sys/kernel/numa_balancing"
 _MEMINFO = "/proc/meminfo"
 # Shares of what the pools leave over: below the first the host reclaims all the time, below the second soon.
 _AVAILABLE_FAIL = 0.05
 _AVAILABLE_WARN = 0.15
-
-
-def check_thp(ctx: Context) -> Iterator[Result]:
-    """The transparent huge page mode; `always` lets any thread stall on compaction at a page fault."""
-    text = ctx.text(_THP)
-    if text is None:
-        reason = "unsupported" if ctx.live else "not_available"
-        yield not_applicable("thp.mode", "running", reason, source=_THP)
-        return
-    chosen = re.search(r"\[(\w+)\]", text)
-    mode = chosen.group(1) if chosen else text
-    yield judge(
-        "thp.mode",
-        "running",
-        None,
-        mode,
-        good=mode != "always",
-        reason="thp_always",
-        source=_THP,
-        remedy=f"Write madvise to {_THP}, or boot with transparent_hugepage=madvise.",
-        intended=False,
-    )
 
 
 def check_numa_balancing(ctx: Context) -> Iterator[Result]:
@@ -153,7 +129,6 @@ def _floors(budget: object) -> int | None:
 
 
 CHECKS = (
-    Check("thp.mode", ("running",), check_thp, lambda ctx: False),
     Check(
         "numa_balancing.mode",
         ("running",),

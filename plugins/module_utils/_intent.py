@@ -19,6 +19,7 @@ CONCERNS: dict[str, tuple[str, ...]] = {
     "vm_sysctls": ("vm_sysctls", "extra_free_bytes", "numa_balancing"),
     "cpu_isolation": ("isolated_cpus", "irqbalance"),
     "rt_scheduling": ("rt_runtime_us",),
+    "thp": ("thp",),
 }
 MODIFIERS: dict[str, tuple[str, ...]] = {"hugepages": ("hugepages_method", "reserve_floor_bytes")}
 SECTIONS = tuple(CONCERNS)

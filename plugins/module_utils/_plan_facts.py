@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from . import _watermark
+from . import _thp, _watermark
 from ._cmdline import split
 from ._kernel_args import KernelFacts
 from ._kernel_images import installed_releases
@@ -48,6 +48,7 @@ class Facts:
     cpu_flags: frozenset[str] | None = None
     slots: Mapping[int, Mapping[int, Slots]] = field(default_factory=dict)
     sysctls: Mapping[str, str | None] = field(default_factory=dict)
+    thp: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     has_proc_sys: bool = False
     zones: tuple[_watermark.Zone, ...] = ()
     min_free_kbytes: int | None = None
@@ -83,6 +84,7 @@ def read_facts(
         cpu_flags=_cpu_flags(tree),
         slots=_slots(tree, topo),
         sysctls={key: tree.text(f"/proc/sys/{normalize(key)}") for key in keys},
+        thp=_thp_choices(tree),
         has_proc_sys=bool(tree.names("/proc/sys/vm")),
         zones=zones,
         min_free_kbytes=min_free,
@@ -93,6 +95,12 @@ def read_facts(
         full_dirs=frozenset(path for path in paths if tree.names(path)),
         warnings=tuple(trouble),
     )
+
+
+def _thp_choices(tree: Tree) -> dict[str, tuple[str, ...]]:
+    """What the running kernel offers for transparent huge pages, by setting."""
+    texts = {name: tree.text(f"{_thp.DIRECTORY}/{name}") for name in _thp.KNOWN}
+    return {name: _thp.choices(text)[0] for name, text in texts.items() if text is not None}
 
 
 def _read_zones(tree: Tree) -> tuple[tuple[_watermark.Zone, ...], int | None, list[str]]:

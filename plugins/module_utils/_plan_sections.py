@@ -7,7 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import _irqbalance, _plan_cpus, _plan_fit, _plan_hugepages, _plan_mounts, _plan_sysctls, _systemd
+from . import (
+    _irqbalance,
+    _plan_cpus,
+    _plan_fit,
+    _plan_hugepages,
+    _plan_mounts,
+    _plan_sysctls,
+    _plan_thp,
+    _systemd,
+)
 from ._intent import Judge
 from ._plan_facts import Facts
 
@@ -147,6 +156,13 @@ def rt_scheduling(job: Job) -> dict[str, Any]:
     return {"variables": ["rt_runtime_us"], "sysctls": sysctls, "tokens": []}
 
 
+def thp(job: Job) -> dict[str, Any]:
+    body: dict[str, Any] = {"settings": {}, "tokens": []}
+    if "thp" not in job.intent:
+        return {"variables": [], **body}
+    return {"variables": ["thp"], **body, **_plan_thp.plan_thp(job.intent["thp"], job.facts, job.judge)}
+
+
 def has(old: Mapping[str, Any], variable: str) -> bool:
     """Whether the recorded section OLD holds something of VARIABLE."""
     return variable in (old.get("variables") or ())
@@ -157,4 +173,5 @@ BUILDERS = {
     "vm_sysctls": vm_sysctls,
     "cpu_isolation": cpu_isolation,
     "rt_scheduling": rt_scheduling,
+    "thp": thp,
 }

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from . import _files
+from . import _files, _thp
 from ._boot_backend import BACKUP_DIR
 from ._intent import SECTIONS, variables
 from ._ownership import DROPIN, still_there, with_foreign
@@ -38,7 +38,7 @@ _SHAPES: dict[str, dict[str, type]] = {
 }
 _SECTION_SHAPE: dict[str, type] = {
     "state": str, "variables": list, "tokens": list, "units": dict, "sysctls": dict, "mounts": list, "pools": list,
-    "budget": dict, "by_variable": dict,
+    "budget": dict, "by_variable": dict, "settings": dict,
 }  # fmt: skip
 
 
@@ -146,13 +146,14 @@ def first_found(before: Mapping[str, Any] | None, plan: Mapping[str, Any], root:
     Values of sysctls that are not ours any more go: if they become ours again, what they have then counts.
     """
     tree = Tree(root)
-    fresh: dict[str, Any] = {"schema": SCHEMA, "sysctl": {}, "pools": {}, "cmdline": None, "groups_absent": []}
-    found = {**fresh, **(before or {})}
+    fresh: dict[str, Any] = {"sysctl": {}, "thp": {}, "pools": {}, "cmdline": None, "groups_absent": []}
+    found = {"schema": SCHEMA, **fresh, **(before or {})}
     if before is None or "groups_absent" in before:
         there = _groups(tree)
         gone = {name for name in named_groups(plan) if name not in there}
         found["groups_absent"] = sorted({*found["groups_absent"], *gone})
     found["sysctl"] = _first_sysctls(found["sysctl"], plan, tree)
+    found["thp"] = _first_thp(found["thp"], plan, tree)
     if found["cmdline"] is None and (plan.get("boot") or {}).get("tokens"):
         found["cmdline"] = tree.text("/proc/cmdline")
     pools = dict(found["pools"])
@@ -179,6 +180,18 @@ def _first_sysctls(saved: Mapping[str, str], plan: Mapping[str, Any], tree: Tree
     owned = [key for row in plan["owned"].values() for key in row["sysctls"]]
     still = {name for key in (*(plan.get("sysctls") or {}), *owned) for name in _with_counterpart(key)}
     return {key: value for key, value in result.items() if key in still}
+
+
+def _first_thp(saved: Mapping[str, str], plan: Mapping[str, Any], tree: Tree) -> dict[str, str]:
+    """SAVED with the live modes of transparent huge pages that the plan sets, without those that are not ours."""
+    ours = {row.name for row in _thp.parse(tree.text(_thp.FILE) or "", _thp.FILE)}
+    wanted = (plan["sections"].get("thp") or {}).get("settings") or {}
+    result = {name: mode for name, mode in saved.items() if name in ours or name in wanted}
+    for name in wanted:
+        chosen = _thp.choices(tree.text(f"{_thp.DIRECTORY}/{name}") or "")[1]
+        if name not in result and name not in ours and chosen is not None:
+            result[name] = chosen
+    return result
 
 
 def _with_counterpart(key: str) -> tuple[str, ...]:

@@ -146,7 +146,9 @@ next_boot_line:
   returned: success
   type: str
 reboot_due:
-  description: Whether what our arguments do differs between the running kernel and the next boot.
+  description:
+    - Whether what our arguments do differs between the running kernel and the next boot.
+    - C(transparent_hugepage=) makes no reboot due, M(firsttouch.host.thp) sets the running kernel.
   returned: success
   type: bool
 foreign_staged:

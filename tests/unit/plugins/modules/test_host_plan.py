@@ -13,7 +13,7 @@ import pytest
 from plan_host import make_host, plan, reasons, record, refused
 from support import CASES, case_expected, put, run_module, sysroot_from_tsv
 
-ALL = ["hugepages", "vm_sysctls", "cpu_isolation", "rt_scheduling"]
+ALL = ["hugepages", "vm_sysctls", "cpu_isolation", "rt_scheduling", "thp"]
 INTENT: dict[str, Any] = {
     "hugepages": [{"size": "2M", "nodes": {"0": 300, "1": 200}}, {"size": "1G", "nodes": {"1": 1}}],
     "hugetlbfs_mounts": [{"path": "/dev/hugepages-2M"}],
@@ -22,10 +22,12 @@ INTENT: dict[str, Any] = {
     "isolated_cpus": "1,3",
     "irqbalance": "ban_isolated",
     "rt_runtime_us": 950000,
+    "thp": "madvise",
 }
 TOKENS = [
     "default_hugepagesz=2M", "hugepagesz=2M", "hugepages=0:300,1:200", "hugepagesz=1G", "hugepages=1:1",
     "isolcpus=managed_irq,domain,1,3", "nohz_full=1,3", "rcu_nocbs=1,3", "irqaffinity=0,2",
+    "transparent_hugepage=madvise",
 ]  # fmt: skip
 HOSTS = Path(__file__).resolve().parents[5] / "shared" / "hosts"
 
@@ -38,6 +40,7 @@ def test_the_whole_plan(tmp_path: Path) -> None:
     assert document["boot"]["tokens"] == TOKENS
     assert document["boot"]["keys"] == [
         "default_hugepagesz", "hugepagesz", "hugepages", "isolcpus", "nohz_full", "rcu_nocbs", "irqaffinity",
+        "transparent_hugepage",
     ]  # fmt: skip
     assert document["sysctls"]["vm.swappiness"] == "0" and len(document["sysctls"]) == 3
     assert document["topology"]["nodes"]["1"]["cpus"] == "2-3" and document["topology"]["boot_cpu"] == 0
@@ -150,7 +153,7 @@ def test_one_variable_of_a_section_can_be_removed(tmp_path: Path) -> None:
 def test_absent_removes_what_is_ours(tmp_path: Path) -> None:
     root = make_host(tmp_path)
     record(root, plan(root, INTENT))
-    result = plan(root, {"hugepages": "absent", "hugetlbfs_mounts": [], "isolated_cpus": []})
+    result = plan(root, {"hugepages": "absent", "hugetlbfs_mounts": [], "isolated_cpus": [], "thp": "absent"})
     assert result["plan"]["sections"]["hugepages"]["state"] == "absent"
     assert result["plan"]["sections"]["hugepages"]["pools"] == []
     assert result["plan"]["boot"]["tokens"] == []
@@ -186,7 +189,7 @@ def test_figures_of_another_boot_change_nothing(tmp_path: Path) -> None:
     assert not record(root, again)["changed"]
 
 
-@pytest.mark.parametrize("name", ["hugepage", "isolated_cpu", "thp", "firsttouch_hugepages"])
+@pytest.mark.parametrize("name", ["hugepage", "isolated_cpu", "thps", "firsttouch_hugepages"])
 def test_an_unknown_variable_is_refused(tmp_path: Path, name: str) -> None:
     rows = refused(make_host(tmp_path), {name: None, **INTENT})
     assert reasons(rows) == ["bad_value"] and rows[0]["variable"] == f"firsttouch_{name}"

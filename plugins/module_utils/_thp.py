@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Transparent huge pages: what the kernel offers and does, one tmpfiles.d file of ours, and setting both.
+
+The mode is also a boot argument (transparent_hugepage=), which counts from the first page on and makes tuned leave
+the mode alone (its plugin vm looks for it on /proc/cmdline); defrag and shmem_enabled have none that every kernel
+knows. The file holds all of them and says which are ours. tmpfiles.d(5): of several lines about one path the one in the
+file with the earliest name is applied.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from ._files import atomic_write, list_dir, read_text, remove, resolve
+from ._systemd import MARKER
+
+DIRECTORY = "/sys/kernel/mm/transparent_hugepage"
+ARGUMENT = "transparent_hugepage"
+FILE = "/etc/tmpfiles.d/00-firsttouch-thp.conf"
+# Documentation/admin-guide/mm/transhuge.rst; what a kernel really offers is in its own files.
+KNOWN: dict[str, tuple[str, ...]] = {
+    "enabled": ("always", "madvise", "never"),
+    "defrag": ("always", "defer", "defer+madvise", "madvise", "never"),
+    "shmem_enabled": ("always", "within_size", "advise", "never", "deny", "force"),
+}
+_TMPFILES = ("/etc/tmpfiles.d", "/run/tmpfiles.d", "/usr/local/lib/tmpfiles.d", "/usr/lib/tmpfiles.d")
+_LINE = re.compile(rf"w\S*\s+{DIRECTORY}/(\w+)(?:\s+\S+){{4}}\s+(\S+)\s*")
+_SYSFS_CONF = re.compile(rf"\s*(?:/sys/)?{DIRECTORY[5:]}/(\w+)\s*=\s*(\S+)\s*")
+
+
+class ThpError(ValueError):
+    """Why nothing was changed; `reason` is a code, `path` the file it is about."""
+
+    def __init__(self, reason: str, text: str, path: str) -> None:
+        super().__init__(text)
+        self.reason = reason
+        self.path = path
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A line of somebody's file that sets NAME (enabled, defrag, ...) to VALUE."""
+
+    name: str
+    value: str
+    file: str
+    line: int
+
+
+def choices(text: str) -> tuple[tuple[str, ...], str | None]:
+    """What a file like `always [madvise] never` offers, and what is chosen."""
+    words = tuple(word.strip("[]") for word in text.split())
+    chosen = re.search(r"\[([^\]\s]+)\]", text)
+    return words, chosen.group(1) if chosen else None
+
+
+def check_value(name: str, value: Any) -> str:
+    """VALUE of the setting NAME, a word that Linux knows for it. Raises ValueError."""
+    if value not in KNOWN[name]:
+        raise ValueError(f"{name} is {value!r}, not one of {', '.join(KNOWN[name])}")
+    return str(value)
+
+
+def render(values: Mapping[str, str]) -> str | None:
+    """The text of our file for VALUES; None (no file) for none."""
+    lines = [f"w {DIRECTORY}/{name} - - - - {values[name]}\n" for name in KNOWN if name in values]
+    return "".join([f"{MARKER}\n", *lines]) if lines else None
+
+
+def parse(text: str, file: str) -> list[Setting]:
+    """The settings of a tmpfiles.d file."""
+    rows = [(number, _LINE.fullmatch(line)) for number, line in enumerate(text.splitlines(), 1)]
+    return [Setting(match[1], match[2], file, number) for number, match in rows if match]
+
+
+def winners(root: str) -> Iterator[Setting]:
+    """The settings that win over our file at boot, the last of a name over all: files of an earlier name, sysfsutils.
+
+    Raises OSError.
+    """
+    ours = os.path.basename(FILE)
+    files: dict[str, str] = {}
+    for folder in _TMPFILES:
+        for entry in list_dir(root, folder) or []:
+            if entry.endswith(".conf"):
+                files.setdefault(entry, f"{folder}/{entry}")
+    for entry in sorted(files, reverse=True):
+        if entry < ours:
+            yield from parse(read_text(root, files[entry]) or "", files[entry])
+    folder = "/etc/sysfs.d"
+    paths = [f"{folder}/{entry}" for entry in list_dir(root, folder) or [] if entry.endswith(".conf")]
+    for path in ("/etc/sysfs.conf", *paths):
+        for number, line in enumerate((read_text(root, path) or "").splitlines(), 1):
+            match = _SYSFS_CONF.fullmatch(line)
+            if match:
+                yield Setting(match[1], match[2], path, number)
+
+
+@dataclass
+class Plan:
+    """Everything that one call changes. `live`: {name: mode} before it, `writes`: those to write."""
+
+    root: str
+    before_text: str | None
+    after_text: str | None
+    live: dict[str, str] = field(default_factory=dict)
+    writes: dict[str, str] = field(default_factory=dict)
+    not_restored: list[str] = field(default_factory=list)
+
+    @property
+    def changes(self) -> list[dict[str, Any]]:
+        """The exact change set, as `{resource, before, after}`."""
+        rows: list[dict[str, Any]] = [
+            {"resource": f"thp:{name}", "before": self.live[name], "after": value}
+            for name, value in self.writes.items()
+        ]
+        if self.before_text != self.after_text:
+            row = {"resource": f"file:{FILE}", "before": self.before_text, "after": self.after_text}
+            rows.append(row)
+        return sorted(rows, key=lambda row: str(row["resource"]))
+
+
+def make_plan(root: str, values: Mapping[str, str], restore: Mapping[str, str], live: bool) -> Plan:
+    """Plan our file below ROOT for VALUES, and with LIVE the running kernel; reads only.
+
+    RESTORE: the modes first found, for what the file names and VALUES no longer does. Raises ThpError
+    (`foreign_file`, `unsupported`, `permission_denied`, `read_only`) and OSError.
+    """
+    before = read_text(root, FILE)
+    if before is not None and before.split("\n", 1)[0].rstrip() != MARKER:
+        raise ThpError("foreign_file", f"{FILE} was not written by this module; move it away first", FILE)
+    plan = Plan(root, before, render(values))
+    if not live:
+        return plan
+    gone = [row.name for row in parse(before or "", FILE) if row.name in KNOWN and row.name not in values]
+    wanted = {**{name: restore[name] for name in gone if name in restore}, **values}
+    plan.not_restored = [name for name in gone if name not in restore]
+    for name, value in wanted.items():
+        text = read_text(root, f"{DIRECTORY}/{name}")
+        offered, chosen = choices(text or "")
+        if value not in offered or chosen is None:
+            _unsupported(name, value, text)
+        plan.live[name] = str(chosen)
+        if chosen != value:
+            _check_writable(root, name)
+            plan.writes[name] = value
+    return plan
+
+
+def _unsupported(name: str, value: str, text: str | None) -> None:
+    path = f"{DIRECTORY}/{name}"
+    if text is None:
+        raise ThpError("unsupported", f"this kernel has no {path}: take {name} out of firsttouch_thp", path)
+    offers = f"{path} offers {' '.join(choices(text)[0])}"
+    raise ThpError("unsupported", f"{offers}, not {value}: change firsttouch_thp", path)
+
+
+def _check_writable(root: str, name: str) -> None:
+    path = f"{DIRECTORY}/{name}"
+    real = resolve(root, path)
+    if os.access(real, os.W_OK):
+        return
+    if os.statvfs(real).f_flag & os.ST_RDONLY:
+        raise ThpError("read_only", f"{path} is on a read-only file system; nothing was changed", path)
+    raise ThpError("permission_denied", f"no permission to write {path}; nothing was changed", path)
+
+
+def apply_plan(plan: Plan) -> None:
+    """Set the running kernel, read each mode back, then write the file. Raises ThpError after undoing all of it."""
+    done: list[str] = []
+    try:
+        for name, value in plan.writes.items():
+            done.append(name)
+            _set(plan.root, name, value)
+        if plan.before_text != plan.after_text:
+            _write_file(plan)
+    except (ThpError, OSError):
+        for name in reversed(done):
+            _set(plan.root, name, plan.live[name])
+        raise
+
+
+def _set(root: str, name: str, value: str) -> None:
+    path = f"{DIRECTORY}/{name}"
+    try:
+        _write(resolve(root, path), value)
+    except OSError as exc:
+        reason = "read_only" if exc.errno == errno.EROFS else "rejected"
+        raise ThpError(reason, f"{path}: the kernel refused {value!r} ({exc.strerror})", path) from exc
+    chosen = choices(read_text(root, path) or "")[1]
+    if chosen != value:
+        raise ThpError("readback_differs", f"{path}: wrote {value!r}, the kernel has {chosen!r}", path)
+
+
+def _write(path: str, value: str) -> None:
+    fd = os.open(path, os.O_WRONLY)
+    try:
+        os.write(fd, value.encode())
+    finally:
+        os.close(fd)
+
+
+def _write_file(plan: Plan) -> None:
+    real = resolve(plan.root, FILE)
+    if plan.after_text is None:
+        remove(real)
+    else:
+        atomic_write(real, plan.after_text, 0o644)
