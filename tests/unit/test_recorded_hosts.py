@@ -14,6 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.firsttouch.host.plugins.module_utils._topology import read_topology
+from ansible_collections.firsttouch.host.plugins.module_utils._trust import assess
+from ansible_collections.firsttouch.host.plugins.module_utils._trust_signs import read_signs
 from support import ROOT, run_module
 
 SHARED = Path(os.environ.get("FIRSTTOUCH_RECORDED_HOSTS", ROOT.parent / "shared" / "hosts"))
@@ -43,6 +46,38 @@ DIFFERENT: dict[str, dict[str, tuple[Any, str]]] = {
             "hwloc drops the table with the nodes; we return it with the warning distances_identical",
         ),
     },
+}
+
+# machine -> the verdict about its nodes (_trust), and why where that is not plain
+TRUST = {
+    "hwloc-16amd64-8n2c": "consistent",  # neither DMI vendor nor product recorded: metal or guest, both agree
+    "hwloc-16em64t-4s2ca2c-cpusetreorder": "unknown",  # a front-side bus if metal, four sockets in one node if a guest
+    "hwloc-16ia64-8n2s": "consistent",
+    "hwloc-256ia64-64n2s2c": "consistent",
+    "hwloc-2arm-2c": "unknown",  # a kernel without NUMA
+    "hwloc-2i386-2c-nohugepage": "exposed",  # Xeon 5130: one memory behind the front-side bus
+    "hwloc-2pa-pcidomain32bits": "hidden",  # CloudStack KVM, one node, a made-up model name
+    "hwloc-2ps3-2t": "hidden",  # below the lv1 hypervisor
+    "hwloc-32em64t-2n8c+dax+nvme+mic+dimms": "exposed",
+    "hwloc-40intel64-2g2n4c+pcilocality": "exposed",
+    "hwloc-40intel64-4n10c+pci-conflicts": "consistent",  # no DMI recorded
+    "hwloc-8em64t-2s2ca2c": "exposed",  # Xeon E5345: front-side bus
+    "hwloc-8em64t-2s2ca2c-buggynuma": "contradictory",  # numa=fake: each node has all CPUs, all distances are 10
+    "hwloc-8ia64-2n2s2c": "consistent",
+    "hwloc-96em64t-4no4pa3ca2co": "consistent",
+    "hwloc-memorysidecaches": "exposed",  # SNC: the cache of a socket spans its two nodes
+    "hwloc-nvidia-dgx-gb10": "exposed",  # one socket, one node
+    "lscpu-loongarch-kvm_on_loongson_3c6000": "contradictory",  # 32 sockets share one level 3 cache
+    "lscpu-loongarch-loongson_3a5000_hv": "unknown",  # neither DMI nor a device tree recorded
+    "lscpu-ppc64-POWER7": "hidden",  # an LPAR with one node
+    "lscpu-ppc64-POWER7-64cpu": "hidden",
+    "lscpu-rv64-visionfive2": "unknown",
+    "lscpu-s390-lpar": "hidden",  # PR/SM: seven sockets, no nodes
+    "lscpu-s390-zvm": "hidden",
+    "lscpu-sparc64": "unknown",  # a kernel without NUMA, metal or guest not known
+    "lscpu-vmware_fpe": "consistent",  # bare metal by its name, but no DMI recorded that says so
+    "lscpu-x86_64-dell_e4310": "unknown",  # the same, with one node
+    "lscpu-x86_64-epyc_7451": "consistent",
 }
 
 
@@ -125,6 +160,16 @@ def test_topology_is_what_hwloc_reads(shared_trees: dict[str, Path], machine: st
 @pytest.mark.parametrize("machine", machines(SHARED))
 def test_no_reader_fails_on_any_machine(shared_trees: dict[str, Path], machine: str) -> None:
     readers_answer(shared_trees[machine])
+
+
+@pytest.mark.skipif(
+    not machines(SHARED), reason=f"no recordings in {SHARED}: they are not part of this project"
+)
+@pytest.mark.parametrize("machine", machines(SHARED))
+def test_each_machine_is_trusted_as_far_as_it_shows(shared_trees: dict[str, Path], machine: str) -> None:
+    root = str(shared_trees[machine])
+    trust = assess(read_topology(root), read_signs(root))
+    assert trust.verdict == TRUST[machine], trust.as_dict()
 
 
 @pytest.mark.parametrize("name", sorted(path.name for path in OWN.glob("*.tar.*")))
