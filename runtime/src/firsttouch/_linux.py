@@ -9,10 +9,13 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import socket
+import struct
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum, IntFlag
 from functools import lru_cache
+from typing import Any
 
 from firsttouch.errors import UnsupportedError
 
@@ -129,8 +132,79 @@ def page_nodes(addresses: Sequence[int]) -> list[int]:
     return list(status)
 
 
+def mbind(address: int, length: int, policy: Mpol, nodes: Iterable[int], flags: MpolFlag) -> None:
+    """Give LENGTH bytes at ADDRESS the POLICY over NODES. Raises OSError.
+
+    On a mapping of a memfd the policy is of the file: it holds for every process that maps it.
+    """
+    mask, bits = node_mask(nodes)
+    syscall("mbind", address, length, int(policy), mask, bits, int(flags))
+
+
+def nodes_of_pages(address: int, length: int, page_bytes: int) -> dict[int, int]:
+    """How many pages of PAGE_BYTES at ADDRESS lie on which node; a negative key is an errno. Raises OSError."""
+    found: dict[int, int] = {}
+    pages = range(address, address + length, page_bytes)
+    for first in range(0, len(pages), 4096):
+        for node in page_nodes(pages[first : first + 4096]):
+            found[node] = found.get(node, 0) + 1
+    return found
+
+
+def current_cpu() -> int:
+    """The CPU that this thread runs on."""
+    return int(_libc().sched_getcpu())
+
+
+def address_of(buffer: Any) -> int:
+    """The address of a writable BUFFER; valid while it is mapped."""
+    return ctypes.addressof(ctypes.c_char.from_buffer(buffer))
+
+
 # The barrier of the sleep handshake.
 
+
+def membarrier(command: Membarrier) -> int:
+    """Run COMMAND of membarrier(). Raises OSError, UnsupportedError."""
+    return syscall("membarrier", int(command), 0, 0)
+
+
+def barrier_call() -> Callable[[], None]:
+    """GLOBAL_EXPEDITED as a call with nothing to prepare: every running thread of every registered process passes
+    a full barrier before it returns. Raises UnsupportedError.
+    """
+    call = _libc().syscall
+    words = [ctypes.c_long(word) for word in (number("membarrier"), Membarrier.GLOBAL_EXPEDITED, 0, 0)]
+
+    def barrier() -> None:
+        if call(*words):
+            code = ctypes.get_errno()
+            raise OSError(code, f"membarrier: {os.strerror(code)}")
+
+    return barrier
+
+
+# Peers.
+
+
+def peer_pidfd(sock: socket.socket) -> int:
+    """A new pidfd of the process at the other end of a unix socket. Raises OSError before Linux 6.5."""
+    return sock.getsockopt(socket.SOL_SOCKET, SO_PEERPIDFD)
+
+
+def peer_credentials(sock: socket.socket) -> tuple[int, int, int]:
+    """(pid, uid, gid) of the process at the other end of a unix socket, as it was when it connected or listened."""
+    pid, uid, gid = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return pid, uid, gid
+
+
+def start_ticks(pid: int | str) -> int:
+    """When process PID began, in clock ticks since boot: with its pid this names a process. 0 when it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return int(file.read().rpartition(b")")[2].split()[19])
+    except (OSError, IndexError, ValueError):
+        return 0
 
 # Mappings and files of the weights.
 
