@@ -130,7 +130,7 @@ def check_file(ctx: Context) -> Iterator[Result]:
 
 
 def _winners(ctx: Context) -> Iterator[Result]:
-    last = {row.name: row for row in _thp.winners(ctx.root)}
+    last = {row.name: row for row in _thp.winners(ctx.root)} if _settings(ctx) else {}
     for name, wanted in _settings(ctx).items():
         row = last.get(name)
         yield judge(

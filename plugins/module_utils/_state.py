@@ -184,7 +184,7 @@ def _first_sysctls(saved: Mapping[str, str], plan: Mapping[str, Any], tree: Tree
 
 def _first_thp(saved: Mapping[str, str], plan: Mapping[str, Any], tree: Tree) -> dict[str, str]:
     """SAVED with the live modes of transparent huge pages that the plan sets, without those that are not ours."""
-    ours = {row.name for row in _thp.parse(tree.text(_thp.FILE) or "", _thp.FILE)}
+    ours = _thp.ours(tree.text(_thp.FILE))
     wanted = (plan["sections"].get("thp") or {}).get("settings") or {}
     result = {name: mode for name, mode in saved.items() if name in ours or name in wanted}
     for name in wanted:

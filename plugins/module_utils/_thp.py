@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Transparent huge pages: what the kernel offers and does, one tmpfiles.d file of ours, and setting both.
 
-The mode is also a boot argument (transparent_hugepage=), which counts from the first page on and makes tuned leave
-the mode alone (its plugin vm looks for it on /proc/cmdline); defrag and shmem_enabled have none that every kernel
-knows. The file holds all of them and says which are ours. tmpfiles.d(5): of several lines about one path the one in the
-file with the earliest name is applied.
+At boot the mode comes from the argument transparent_hugepage=: from the first page on, before the sysctls (a write to
+`enabled` may raise vm.min_free_kbytes, mm/khugepaged.c), and tuned then leaves the mode alone (its plugin vm looks
+for it on /proc/cmdline). defrag and shmem_enabled have no argument that every kernel knows: tmpfiles.d(5) writes them; of
+several lines about one path the one in the file with the earliest name counts. The file also says what is ours.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ KNOWN: dict[str, tuple[str, ...]] = {
 }
 _TMPFILES = ("/etc/tmpfiles.d", "/run/tmpfiles.d", "/usr/local/lib/tmpfiles.d", "/usr/lib/tmpfiles.d")
 _LINE = re.compile(rf"w\S*\s+{DIRECTORY}/(\w+)(?:\s+\S+){{4}}\s+(\S+)\s*")
+_BY_ARGUMENT = re.compile(rf"# (enabled): (\S+), by the boot argument {ARGUMENT}=")
 _SYSFS_CONF = re.compile(rf"\s*(?:/sys/)?{DIRECTORY[5:]}/(\w+)\s*=\s*(\S+)\s*")
 
 
@@ -68,37 +69,44 @@ def check_value(name: str, value: Any) -> str:
 
 def render(values: Mapping[str, str]) -> str | None:
     """The text of our file for VALUES; None (no file) for none."""
+    if not values:
+        return None
     lines = [f"w {DIRECTORY}/{name} - - - - {values[name]}\n" for name in KNOWN if name in values]
-    return "".join([f"{MARKER}\n", *lines]) if lines else None
+    if "enabled" in values:
+        lines[0] = f"# enabled: {values['enabled']}, by the boot argument {ARGUMENT}=\n"
+    return "".join([f"{MARKER}\n", *lines])
 
 
-def parse(text: str, file: str) -> list[Setting]:
-    """The settings of a tmpfiles.d file."""
-    rows = [(number, _LINE.fullmatch(line)) for number, line in enumerate(text.splitlines(), 1)]
+def ours(text: str | None) -> dict[str, str]:
+    """The modes that the TEXT of our file says are ours."""
+    rows = [_BY_ARGUMENT.fullmatch(line) or _LINE.fullmatch(line) for line in (text or "").splitlines()]
+    return {match[1]: match[2] for match in rows if match and match[1] in KNOWN}
+
+
+def _lines(text: str, file: str, pattern: re.Pattern[str]) -> list[Setting]:
+    rows = [(number, pattern.fullmatch(line)) for number, line in enumerate(text.splitlines(), 1)]
     return [Setting(match[1], match[2], file, number) for number, match in rows if match]
 
 
 def winners(root: str) -> Iterator[Setting]:
-    """The settings that win over our file at boot, the last of a name over all: files of an earlier name, sysfsutils.
+    """The settings that win over ours at boot, the last of a name over all. Raises OSError.
 
-    Raises OSError.
+    Any tmpfiles.d line comes after the boot argument; over our own lines only those in files of an earlier name win.
+    sysfsutils comes after them all.
     """
-    ours = os.path.basename(FILE)
     files: dict[str, str] = {}
     for folder in _TMPFILES:
         for entry in list_dir(root, folder) or []:
             if entry.endswith(".conf"):
                 files.setdefault(entry, f"{folder}/{entry}")
     for entry in sorted(files, reverse=True):
-        if entry < ours:
-            yield from parse(read_text(root, files[entry]) or "", files[entry])
+        for row in _lines(read_text(root, files[entry]) or "", files[entry], _LINE):
+            if entry < os.path.basename(FILE) or row.name == "enabled":
+                yield row
     folder = "/etc/sysfs.d"
     paths = [f"{folder}/{entry}" for entry in list_dir(root, folder) or [] if entry.endswith(".conf")]
     for path in ("/etc/sysfs.conf", *paths):
-        for number, line in enumerate((read_text(root, path) or "").splitlines(), 1):
-            match = _SYSFS_CONF.fullmatch(line)
-            if match:
-                yield Setting(match[1], match[2], path, number)
+        yield from _lines(read_text(root, path) or "", path, _SYSFS_CONF)
 
 
 @dataclass
@@ -137,7 +145,7 @@ def make_plan(root: str, values: Mapping[str, str], restore: Mapping[str, str], 
     plan = Plan(root, before, render(values))
     if not live:
         return plan
-    gone = [row.name for row in parse(before or "", FILE) if row.name in KNOWN and row.name not in values]
+    gone = [name for name in ours(before) if name not in values]
     wanted = {**{name: restore[name] for name in gone if name in restore}, **values}
     plan.not_restored = [name for name in gone if name not in restore]
     for name, value in wanted.items():

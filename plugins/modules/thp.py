@@ -10,9 +10,10 @@ module: thp
 short_description: Set the modes of transparent huge pages, now and at boot
 version_added: 0.1.0
 description:
-  - Writes the modes into one file of C(tmpfiles.d) that is ours, sets them in the running kernel, and reads each back.
+  - Sets the modes in the running kernel, reads each back, and writes those that no boot argument sets into one file of
+    C(tmpfiles.d) that is ours.
   - All or nothing. A mode that the running kernel does not offer is an error that changes nothing.
-  - The boot argument C(transparent_hugepage=) is written by M(firsttouch.host.kernel_cmdline).
+  - RV(ignore:enabled) comes at boot from C(transparent_hugepage=), which M(firsttouch.host.kernel_cmdline) writes.
 attributes:
   check_mode:
     support: full

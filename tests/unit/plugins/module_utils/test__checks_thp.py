@@ -71,7 +71,7 @@ def test_as_planned(host: Path) -> None:
         ),
         (
             _thp.FILE,
-            f"{MARKER}\nw {SYSFS}/enabled - - - - never\n",
+            f"{MARKER}\nw {SYSFS}/defrag - - - - never\n",
             {"thp.file": ("fail", "changed_by_hand", _thp.FILE)},
         ),
         (

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.firsttouch.host.plugins.module_utils import _thp
 from plan_host import make_host, plan, reasons, record, refused
 from support import put
 
@@ -91,9 +92,9 @@ def test_the_mode_first_found_is_saved_once(tmp_path: Path) -> None:
         "defrag": "madvise",
     }
     put(tmp_path, f"{SYSFS}/enabled", "always madvise [never]\n")
-    put(tmp_path, "/etc/tmpfiles.d/00-firsttouch-thp.conf", f"w {SYSFS}/enabled - - - - never\n")
+    put(tmp_path, _thp.FILE, _thp.render({"enabled": "never"}) or "")
     again = record(tmp_path, plan(tmp_path, {"thp": "always"}))["before"]["thp"]
     assert again == {"enabled": "madvise"}
     assert record(tmp_path, plan(tmp_path, {"thp": "absent"}))["before"]["thp"] == again
-    (tmp_path / "etc/tmpfiles.d/00-firsttouch-thp.conf").unlink()
+    (tmp_path / _thp.FILE[1:]).unlink()
     assert record(tmp_path, plan(tmp_path, {"thp": "absent"}))["before"]["thp"] == {}

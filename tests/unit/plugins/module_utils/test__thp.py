@@ -45,7 +45,7 @@ def test_both_are_set_and_the_second_time_nothing(host: Path) -> None:
     assert chosen(host) == {"enabled": "madvise", "defrag": "defer"}
     text = (host / _thp.FILE[1:]).read_text()
     assert text.splitlines()[1:] == [
-        f"w {SYSFS}/enabled - - - - madvise",
+        "# enabled: madvise, by the boot argument transparent_hugepage=",
         f"w {SYSFS}/defrag - - - - defer",
     ]
     assert [(row["resource"], row["before"]) for row in plan.changes] == [
@@ -106,18 +106,18 @@ def test_a_mode_that_does_not_stay_is_an_error(host: Path, monkeypatch: pytest.M
 
 
 def test_who_wins_at_boot(tmp_path: Path) -> None:
-    """An earlier name wins, whatever its directory; a later one and a hidden one do not; sysfsutils comes last."""
+    """Over our line an earlier name wins, over the boot argument any; a hidden file does not; sysfsutils comes last."""
     line = f"w {SYSFS}/{{}} - - - - {{}}\n".format
-    put(tmp_path, "/usr/lib/tmpfiles.d/00-b.conf", line("enabled", "never"))
-    put(tmp_path, "/etc/tmpfiles.d/00-a.conf", "# x\n" + line("enabled", "always"))
-    put(tmp_path, "/usr/lib/tmpfiles.d/00-a.conf", line("enabled", "hidden"))
-    put(tmp_path, "/etc/tmpfiles.d/zz.conf", line("enabled", "later"))
+    put(tmp_path, _thp.FILE, _thp.render({"enabled": "never", "defrag": "never"}) or "")
+    put(tmp_path, "/usr/lib/tmpfiles.d/00-b.conf", line("defrag", "never"))
+    put(tmp_path, "/etc/tmpfiles.d/00-a.conf", "# x\n" + line("defrag", "always"))
+    put(tmp_path, "/usr/lib/tmpfiles.d/00-a.conf", line("defrag", "hidden"))
+    put(tmp_path, "/etc/tmpfiles.d/zz.conf", line("enabled", "always") + line("defrag", "defer"))
     found = {row.name: row for row in _thp.winners(str(tmp_path))}
-    assert found == {"enabled": _thp.Setting("enabled", "always", "/etc/tmpfiles.d/00-a.conf", 2)}
+    assert found == {
+        "defrag": _thp.Setting("defrag", "always", "/etc/tmpfiles.d/00-a.conf", 2),
+        "enabled": _thp.Setting("enabled", "always", "/etc/tmpfiles.d/zz.conf", 1),
+    }
     put(tmp_path, "/etc/sysfs.conf", "# c\nkernel/mm/transparent_hugepage/enabled = madvise\n")
     found = {row.name: row for row in _thp.winners(str(tmp_path))}
-    assert (found["enabled"].value, found["enabled"].file, found["enabled"].line) == (
-        "madvise",
-        "/etc/sysfs.conf",
-        2,
-    )
+    assert found["enabled"] == _thp.Setting("enabled", "madvise", "/etc/sysfs.conf", 2)
