@@ -122,16 +122,20 @@ def measurement(
 
 @dataclass(frozen=True)
 class Ratio:
-    """Latency of remote over local memory. `low`: what it is at least; `problem`: why it is no proof."""
+    """Latency of remote over local memory, between `low` and `high`; `problem`: why it proves no distance."""
 
     ratio: float
     low: float
+    high: float
     source: str
     problem: str = ""
 
     def evidence(self) -> dict[str, Any] | None:
-        """For the trust verdict: `ratio` and `source`; None when it seems far but that may be noise."""
-        if self.problem and self.ratio >= FAR:
+        """For the trust verdict: `ratio` and `source`; None when noise, or a cache, may have made it so.
+
+        Loads that are as fast from every node are evidence wherever they come from.
+        """
+        if self.problem == "latency_noisy" or (self.problem and self.ratio >= FAR):
             return None
         return {"ratio": round(self.ratio, 3), "source": self.source}
 
@@ -139,11 +143,11 @@ class Ratio:
 def ratio(found: Measurement) -> Ratio | None:
     """The least of the nodes' ratios, each the median over its remote nodes; None when there is no pair.
 
-    The least, because a topology that exists is far away from every side. It is short of FAR for certain
-    unless it is so with three standard errors off, and unless the loads went to memory.
+    The least, because a topology that exists is far away from every side. It proves neither near nor far when
+    three standard errors lie across FAR, or when the loads did not go to memory.
     """
     pairs = {(row["cpu"], row["node"]): row for row in found.latencies}
-    ratios: list[tuple[float, float, str]] = []
+    ratios: list[tuple[float, float, float, str]] = []
     for (cpu, node), local in sorted(pairs.items()):
         if node != local["cpu_node"]:
             continue
@@ -152,29 +156,31 @@ def ratio(found: Measurement) -> Ratio | None:
             ratios.append(_of_cpu(cpu, local, remote))
     if not ratios:
         return None
-    value, low, text = min(ratios)
+    value, low, high, text = min(ratios)
     problem = ""
     if any(not _of_memory(row) for row in found.latencies):
         problem = "latency_of_cache"
         text += "; the loads did not reach memory, as on an emulated CPU"
-    elif value >= FAR > low:
+    elif low < FAR <= high:
         problem = "latency_noisy"
-        text += f"; within the noise it may be {low:.2f}"
-    return Ratio(value, low, text, problem)
+        text += f"; within the noise the ratio is {low:.2f} to {high:.2f}"
+    return Ratio(value, low, high, text, problem)
 
 
 def _of_cpu(
     cpu: int, local: Mapping[str, Any], remote: Sequence[Mapping[str, Any]]
-) -> tuple[float, float, str]:
-    """(ratio, least ratio, words) of one CPU."""
+) -> tuple[float, float, float, str]:
+    """(ratio, the least and the most that it may be, words) of one CPU."""
     value = median(row["ns"] / local["ns"] for row in remote)
     low = median((row["ns"] - _error(row)) / (local["ns"] + _error(local)) for row in remote)
+    near = max(local["ns"] - _error(local), 1e-3)
+    high = median((row["ns"] + _error(row)) / near for row in remote)
     far = median(row["ns"] for row in remote)
     text = (
         f"dependent loads on CPU {cpu}, {local['samples']} samples a node: node {local['node']} (local) "
         f"{local['ns']:.1f} ns, remote {far:.1f} ns"
     )
-    return value, low, text
+    return value, low, high, text
 
 
 def _error(row: Mapping[str, Any]) -> float:

@@ -24,6 +24,7 @@ MAX_LOAD = 0.8
 _OWN_LOAD = 1.5
 _GIGANTIC_KB = 64 << 10
 _ROOM_BYTES = 64 << 20
+_CGROUP_UNITS = ((1 << 20, "GB"), (1 << 10, "MB"), (1, "KB"))
 _STATUS, _LOAD = "/proc/self/status", "/proc/loadavg"
 
 
@@ -151,6 +152,8 @@ def _pages_on(
     for size, pool in pools_of(tree).items():
         row = pool["nodes"].get(str(node.id)) or (pool if not pool["nodes"] else {})
         answer = _spare(row, pool, size, node.id, gigantic)
+        if not isinstance(answer, Blocked) and answer:
+            answer = _cgroup_limit(tree, pool["size_kb"], answer) or answer
         if isinstance(answer, Blocked):
             skips.append(Skip(answer, node=node.id, size_kb=pool["size_kb"]))
         elif answer:
@@ -178,6 +181,32 @@ def _spare(
     if not gigantic:
         return Blocked("too_costly", f"a page of {size} is zeroed first", path)
     return 1
+
+
+def _cgroup_limit(tree: Tree, size_kb: int, pages: int) -> Blocked | None:
+    """Whether a control group of this process allows fewer than PAGES more pages, which would be a SIGBUS.
+
+    hugetlb.<size>.max and .current, .limit_in_bytes and .usage_in_bytes in the older hierarchy, also of the
+    groups above (Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/hugetlb.rst).
+    """
+    size = next(f"{size_kb // kb}{unit}" for kb, unit in _CGROUP_UNITS if size_kb >= kb)
+    for line in (tree.text("/proc/self/cgroup") or "").splitlines():
+        number, _colon, rest = line.partition(":")
+        controllers, _colon, group = rest.partition(":")
+        old = "hugetlb" in controllers.split(",")
+        if not old and number != "0":
+            continue
+        limit, used = ("limit_in_bytes", "usage_in_bytes") if old else ("max", "current")
+        while True:
+            base = f"/sys/fs/cgroup{'/hugetlb' if old else ''}{group.rstrip('/')}/hugetlb.{size}"
+            most, now = (tree.text(f"{base}.{name}") or "" for name in (limit, used))
+            if most.isdigit() and now.isdigit() and int(most) - int(now) < pages * size_kb * 1024:
+                text = f"its control group allows {most} bytes of {size} pages, {now} are in use"
+                return Blocked("cgroup_limit", text, f"{base}.{limit}")
+            if not group.strip("/"):
+                break
+            group = group.rpartition("/")[0]
+    return None
 
 
 def no_proof(trust: str | None, topology: Topology) -> Blocked | None:

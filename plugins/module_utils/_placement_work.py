@@ -146,7 +146,8 @@ class Worker:
             return by_errno(exc, invalid="mems_not_allowed")
         buffers[node] = base
         self._kernel.write(base, self._chase.image)
-        answer = judged(node, self._ask_move_pages(range(base, base + BUFFER_BYTES, self._page)), [node])
+        pages = range(base, base + BUFFER_BYTES, self._page)
+        answer = judged(node, self._ask_move_pages(pages), self._ask_mempolicy(pages[::16]))
         if answer["status"] == "proven":
             return {}
         self._kernel.unmap(buffers.pop(node), BUFFER_BYTES)
