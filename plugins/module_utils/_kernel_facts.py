@@ -213,6 +213,16 @@ def _mem_total(text: str | None) -> int | None:
     return int(match.group(1)) if match else None
 
 
+def architecture_sizes(arch: str, page_kb: int | None) -> tuple[int, ...]:
+    """The sizes in kB that kernels of ARCH know, with any base page when PAGE_KB is None; () when not known here."""
+    rows = (
+        sizes
+        for (family, page), sizes in _HUGE_SIZES_KB.items()
+        if family == _family(arch) and page_kb in (None, page)
+    )
+    return tuple(sorted({size for sizes in rows for size in sizes}))
+
+
 def _huge_sizes(tree: Tree, arch: str, page_kb: int, shown: tuple[int, ...]) -> tuple[int, ...]:
     """The sizes hugepagesz= accepts. On x86 the CPU decides on 1G (pdpe1gb), elsewhere the kernel does."""
     family = _family(arch)
@@ -238,6 +248,8 @@ def _read_config(tree: Tree, release: str | None) -> dict[str, str] | None:
     text = next(filter(None, (tree.text(place) for place in places)), None)
     if text is None:
         return None
-    wanted = ("NR_CPUS", "CPUMASK_OFFSTACK", "NO_HZ_FULL", "CPU_ISOLATION", "CMA", "RCU_NOCB_CPU")
+    wanted = (
+        "NR_CPUS", "CPUMASK_OFFSTACK", "NO_HZ_FULL", "CPU_ISOLATION", "CMA", "RCU_NOCB_CPU", "CONTIG_ALLOC",
+    )  # fmt: skip
     pattern = re.compile(rf"(?m)^(CONFIG_(?:{'|'.join(wanted)}))=(\S+)$")
     return {match.group(1): match.group(2) for match in pattern.finditer(text)}

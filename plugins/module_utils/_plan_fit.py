@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ._intent import IntentError, Judge, byte_size, format_size
+from ._kernel_facts import architecture_sizes
 from ._plan_facts import SLOT_SIZE_KB, Facts
 from ._topology import Topology
 
@@ -15,7 +16,8 @@ _VARIABLE = "hugepages"
 _MIB = 1 << 20
 _FLOOR_LEAST = 384 * _MIB
 _FLOOR_SHARE = 20
-_CPU_FLAG = {2048: "pse", 1 << 20: "pdpe1gb"}
+_GIB_KB = 1 << 20
+_CPU_FLAG = {2048: "pse", _GIB_KB: "pdpe1gb"}
 
 
 def floors(value: Any, topology: Topology, judge: Judge) -> dict[int, int]:
@@ -35,23 +37,22 @@ def floors(value: Any, topology: Topology, judge: Judge) -> dict[int, int]:
 def check_sizes(pools: Pools, facts: Facts, judge: Judge) -> None:
     """Refuse sizes that kernel or CPU lack, and say which of the two."""
     for size_kb in pools:
-        if not facts.sizes_known:
-            judge.note(
-                "page_size_unproven",
-                _VARIABLE,
-                f"nothing shows that this host has pages of {format_size(size_kb)}",
-            )
         unsupported = size_problem(size_kb, facts)
+        size = format_size(size_kb)
         if unsupported:
             cause, text = unsupported
-            size = format_size(size_kb)
             judge.refuse(
                 "page_size_unsupported", _VARIABLE, f"pages of {size}: {text}", size=size, cause=cause
             )
+        elif only_by_boot(size_kb, facts):
+            text = f"the kernel shows no pool of {size} now; the CPU has the flag, so hugepagesz={size} may make it"
+            judge.note("page_size_unproven", _VARIABLE, text)
+        elif not facts.sizes_known:
+            judge.note("page_size_unproven", _VARIABLE, f"nothing shows that this host has pages of {size}")
 
 
 def size_problem(size_kb: int, facts: Facts) -> tuple[str, str] | None:
-    """(cause, text) when the host has no pages of SIZE_KB; None when it has them or nothing tells."""
+    """(cause, text) when the host has no pages of SIZE_KB; None when it has them, a boot may, or nothing tells."""
     offered = facts.topology.hugepage_sizes_kb
     if size_kb in offered:
         return None
@@ -59,11 +60,12 @@ def size_problem(size_kb: int, facts: Facts) -> tuple[str, str] | None:
     if flag and flag not in (facts.cpu_flags or ()):
         return "cpu_flag_missing", f"the CPU lacks the flag {flag}"
     if not facts.sizes_known:
-        known = (
-            facts.kernels[0].facts.huge_sizes_kb if facts.kernels and facts.topology.arch == "x86_64" else ()
-        )
+        page = facts.topology.page_size_bytes
+        known = architecture_sizes(facts.topology.arch or "", page // 1024 if page else None)
         if known and size_kb not in known:
             return "not_of_architecture", f"{facts.topology.arch} has {', '.join(map(format_size, known))}"
+        return None
+    if only_by_boot(size_kb, facts):
         return None
     sizes = ", ".join(format_size(size) for size in offered) or "none"
     text = (
@@ -71,6 +73,22 @@ def size_problem(size_kb: int, facts: Facts) -> tuple[str, str] | None:
         f"{f', although the CPU has the flag {flag}' if flag else ''}; sizes it has: {sizes}"
     )
     return "pool_directory_missing", text
+
+
+def only_by_boot(size_kb: int, facts: Facts) -> bool:
+    """Whether a boot argument can give the host pages of SIZE_KB that it does not list now.
+
+    arch/x86/mm/hugetlbpage.c: with CONFIG_CONTIG_ALLOC a kernel makes the 1G pool by itself where the CPU has
+    pdpe1gb, without it only when the command line names the size.
+    """
+    flag = _CPU_FLAG[_GIB_KB]
+    if size_kb != _GIB_KB or size_kb in facts.topology.hugepage_sizes_kb or flag not in (facts.cpu_flags or ()):
+        return False
+    running = facts.topology.kernel_release
+    configs = [kernel.facts.config for kernel in facts.kernels if kernel.release == running]
+    return bool(facts.sizes_known) and not any(
+        config is not None and config.get("CONFIG_CONTIG_ALLOC") == "y" for config in configs
+    )
 
 
 def check_fit(

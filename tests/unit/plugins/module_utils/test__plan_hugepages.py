@@ -175,11 +175,46 @@ def test_the_map_of_physical_memory_decides_where_it_is_readable(tmp_path: Path)
 
 
 def test_a_size_that_the_kernel_lacks_is_not_blamed_on_the_cpu(tmp_path: Path) -> None:
-    rows = refused(
-        make_host(tmp_path, sizes_kb=(2048,)), {"hugepages": [{"size": "1G", "nodes": {"1": 1}}]}, **SECTION
-    )
+    """With CONFIG_CONTIG_ALLOC the pool would be there without an argument."""
+    root = make_host(tmp_path, sizes_kb=(2048,))
+    put(root, "/boot/config-6.1.0-25-amd64", "CONFIG_CONTIG_ALLOC=y\n")
+    rows = refused(root, {"hugepages": [{"size": "1G", "nodes": {"1": 1}}]}, **SECTION)
     assert rows[0]["reason"] == "page_size_unsupported" and rows[0]["cause"] == "pool_directory_missing"
-    assert "although the CPU has the flag pdpe1gb" in rows[0]["text"]
+    assert "although the CPU has the flag pdpe1gb" in rows[0]["text"] and "sizes it has: 2M" in rows[0]["text"]
+
+
+@pytest.mark.parametrize("config", ["# CONFIG_CONTIG_ALLOC is not set\n", None])
+def test_a_size_that_only_the_command_line_makes_is_planned(tmp_path: Path, config: str | None) -> None:
+    root = make_host(tmp_path, sizes_kb=(2048,))
+    if config:
+        put(root, "/boot/config-6.1.0-25-amd64", config)
+    result = plan(root, {"hugepages": [{"size": "1G", "nodes": {"1": 1}}]}, **SECTION)
+    assert "hugepagesz=1G" in result["plan"]["boot"]["tokens"]
+    assert "page_size_unproven" in reasons(result["notes"])
+
+
+@pytest.mark.parametrize("size", ["64K", "32M", "512M", "16G"])
+def test_other_sizes_than_the_host_lists_are_refused_with_the_list(tmp_path: Path, size: str) -> None:
+    rows = refused(make_host(tmp_path), {"hugepages": [{"size": size, "count": 1}]}, **SECTION)
+    assert rows[0]["cause"] == "pool_directory_missing" and "sizes it has: 2M, 1G" in rows[0]["text"]
+
+
+@pytest.mark.parametrize(
+    ("arch", "size", "list_"),
+    [("s390x", "2M", "1M, 2G"), ("x86_64", "64K", "2M, 1G"), ("ppc64le", "4M", "2M, 16M, 1G, 16G"),
+     ("s390x", "1M", None), ("aarch64", "32M", None), ("sparc64", "8M", None)],
+)  # fmt: skip
+def test_sizes_of_the_architecture_where_the_host_lists_none(
+    tmp_path: Path, arch: str, size: str, list_: str | None
+) -> None:
+    put(tmp_path, "/sys/devices/system/cpu/online", "0-1\n")
+    put(tmp_path, "/proc/sys/kernel/arch", f"{arch}\n")
+    intent = {"hugepages": [{"size": size, "count": 1}]}
+    if list_ is None:
+        assert "page_size_unproven" in reasons(plan(tmp_path, intent, **SECTION)["notes"])
+        return
+    rows = refused(tmp_path, intent, **SECTION)
+    assert rows[0]["cause"] == "not_of_architecture" and f"{arch} has {list_}" in rows[0]["text"]
 
 
 def test_a_size_that_the_cpu_lacks_is_said_to_be(tmp_path: Path) -> None:
