@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from ._boot_effect import check_tokens, contradicting, ignored_by_kernel, shortfall, token_key
+from ._boot_effect import check_tokens, contradicting, ignored_by_kernel, shortfall, token_key, with_ours
 from ._boot_guard import check_memory
 from ._boot_types import BootError, LineToken
 from ._cmdline import normal_key, split
@@ -134,10 +134,11 @@ def settle(
         if not request.replace or others:
             first = (others or against)[0]
             source = first.source
+            lost = ignored_by_kernel(" ".join(with_ours([token.text for token in rest], wanted)), wanted, facts)
             raise BootError(
                 "foreign_token",
-                f"{first.text} belongs to somebody else and contradicts {' '.join(wanted)}; remove it there, "
-                "or set firsttouch_on_conflict to replace",
+                f"{first.text} belongs to somebody else and contradicts {' '.join(wanted)}"
+                f"{f' ({lost})' if lost else ''}; remove it there, or set firsttouch_on_conflict to replace",
                 source.file if source else None,
                 source.line if source else None,
                 foreign=[describe_token(token) for token in against],

@@ -100,6 +100,32 @@ def cpus(root: Path) -> Path:
     return root
 
 
+FIVE = ["default_hugepagesz=2M", "hugepagesz=2M", "hugepages=64", "hugepagesz=1G", "hugepages=1"]
+SIXTH = "hugepages=1 is one hugetlb argument too many: this kernel keeps 5, ignored"
+
+
+def on_kernel(root: Path, release: str) -> Path:
+    put(root, "/proc/sys/kernel/osrelease", release + "\n")
+    put(root, "/proc/cpuinfo", "processor : 0\nflags : pse pdpe1gb lm\n")
+    return root
+
+
+def test_a_foreign_argument_that_pushes_ours_out_is_named(tmp_path: Path) -> None:
+    """Linux 6.15 keeps five hugetlb arguments on x86; a repeated one changes nothing and takes a place."""
+    result = change(on_kernel(grub(tmp_path, linux="hugepagesz=2M"), "6.18.1"), tokens=FIVE)
+    assert result["reason"] == "foreign_token" and SIXTH in result["msg"]
+    assert result["foreign"][0]["token"] == "hugepagesz=2M"
+    assert not change(on_kernel(tmp_path, "6.14.1"), tokens=FIVE).get("failed")
+
+
+def test_a_sixth_argument_of_our_own_is_refused(tmp_path: Path) -> None:
+    before = hashes(on_kernel(grub(tmp_path), "6.18.1"))
+    tokens = ["hugepagesz=2M", *FIVE]
+    result = change(tmp_path, tokens=tokens)
+    assert result["reason"] == "kernel_ignores_token" and SIXTH in result["msg"]
+    assert hashes(tmp_path) == before
+
+
 @pytest.mark.parametrize(("foreign", "tokens", "named"), CONFLICTS)
 @pytest.mark.parametrize("place", ["linux", "default", "dropin"])
 def test_a_contradiction_names_file_and_line(
