@@ -22,6 +22,8 @@ CONCERNS: dict[str, tuple[str, ...]] = {
     "thp": ("thp",),
 }
 MODIFIERS: dict[str, tuple[str, ...]] = {"hugepages": ("hugepages_method", "reserve_floor_bytes")}
+# Variables of no section: nothing is applied for them (see _plan_numa).
+GENERAL = ("numa", "transport_policy", "latency_target_us")
 SECTIONS = tuple(CONCERNS)
 _UNITS_KB = {"K": 1, "M": 1 << 10, "G": 1 << 20, "T": 1 << 30}
 _SIZE = re.compile(r"([0-9]{1,15})\s*([KMGT])(?:i?B)?", re.IGNORECASE)
@@ -69,7 +71,7 @@ def variables(section: str) -> tuple[str, ...]:
 
 def check_names(intent: Mapping[str, Any], judge: Judge) -> None:
     """Refuse variables that nothing reads: a typing error must not leave a concern unmanaged."""
-    known = {name for section in SECTIONS for name in variables(section)}
+    known = {name for section in SECTIONS for name in variables(section)} | set(GENERAL)
     for name in sorted(set(map(str, intent)) - known):
         judge.refuse("bad_value", name, f"unknown variable; known are {', '.join(sorted(known))}")
 

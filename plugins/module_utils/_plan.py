@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import _plan_mounts, _plan_sysctls
-from ._intent import CONCERNS, SECTIONS, Judge, Refusal, check_names, is_absent, variables
+from ._intent import CONCERNS, GENERAL, SECTIONS, Judge, Refusal, check_names, is_absent, variables
 from ._plan_document import COLLECTION, SCHEMA, compose, settle, topology_summary
 from ._plan_effect import check_effect
 from ._plan_facts import Facts, read_facts
 from ._plan_fit import floors
+from ._plan_numa import plan_numa
 from ._plan_sections import BUILDERS, Job, has
 from ._topology import Topology
 
@@ -68,6 +69,7 @@ def make_plan(
     if not judge.refusals and not revert:
         floor = floors(intent.get("reserve_floor_bytes"), facts.topology, judge)
         check_effect(planned, chosen, facts, floor, judge)
+    numa = plan_numa({} if revert else intent, facts.topology, facts.signs, judge)
     if judge.refusals:
         return Result({}, judge.refusals, judge.notes)
     document = {
@@ -78,6 +80,7 @@ def make_plan(
         "topology": settle(
             topology_summary(facts.topology, planned.get("cpu_isolation")), record.get("topology")
         ),
+        **numa,
         "sections": planned,
         "owned": dict(record.get("owned") or {}),
     }
@@ -155,4 +158,6 @@ def _merged_intent(
                 value = old.get(name)
             if value is not None:
                 merged[name] = value
+    general = {} if revert else intent
+    merged.update({name: general[name] for name in GENERAL if general.get(name) is not None})
     return merged

@@ -26,6 +26,9 @@ def topology_summary(topology: Topology, isolation: Mapping[str, Any] | None) ->
         "nodes": {
             str(node.id): {
                 "cpus": format_list(node.cpus),
+                "isolated": format_list(node.cpus & isolated),
+                "housekeeping": format_list(node.cpus - isolated),
+                "distances": None if node.distances is None else {str(n): d for n, d in node.distances.items()},
                 "memory_bytes": node.memory_bytes,
                 "normal_memory": node.normal_memory,
             }

@@ -17,6 +17,7 @@ from ._memory_slots import Slots, read_slots
 from ._sysctl import normalize
 from ._topology import Topology, read_topology
 from ._tree import Tree
+from ._trust_signs import Signs, read_signs
 
 _NODE_FORMAT_SINCE = (5, 16)
 _GIB_KB = 1 << 20
@@ -57,6 +58,7 @@ class Facts:
     users: frozenset[str] | None = None
     mounts: Mapping[str, str] = field(default_factory=dict)
     full_dirs: frozenset[str] = frozenset()
+    signs: Signs = field(default_factory=Signs)
     warnings: tuple[str, ...] = ()
 
 
@@ -93,6 +95,7 @@ def read_facts(
         users=_known_users(tree, users),
         mounts=_mounts(tree),
         full_dirs=frozenset(path for path in paths if tree.names(path)),
+        signs=read_signs(root),
         warnings=tuple(trouble),
     )
 

@@ -14,12 +14,12 @@ import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from . import _files, _thp
 from ._boot_backend import BACKUP_DIR
-from ._intent import SECTIONS, variables
+from ._intent import GENERAL, SECTIONS, variables
 from ._ownership import DROPIN, still_there, with_foreign
 from ._plan_document import SCHEMA, compose, named_groups, significant
 from ._sysctl import dotted, normalize
@@ -123,15 +123,17 @@ def merge(
         return None
     if not chosen:
         return recorded
-    document = {key: plan.get(key) for key in ("schema", "collection", "host", "topology")}
+    document = {key: plan.get(key) for key in ("schema", "collection", "host", "topology", "numa", "transport")}
     wishes: Mapping[str, Any] = (recorded or {}).get("intent") or {}
-    document["intent"] = {
+    values = {
         name: given[name]
         for section in SECTIONS
         for given in (plan["intent"] if section in chosen else wishes,)
         for name in variables(section)
         if name in given
     }
+    general = {name: plan["intent"][name] for name in GENERAL if name in plan["intent"]}
+    document["intent"] = {**values, **general}
     document["sections"] = merged
     owned = with_foreign((recorded or {}).get("owned") or {}, merged, root)
     candidate = compose({**document, "owned": owned})
@@ -239,19 +241,21 @@ class Record:
     old: dict[str, str | None]
     plan: dict[str, Any]
     before: dict[str, Any]
+    # The digest that a file will have by then, by path, where the run predicts another one than it has now.
+    then: dict[str, str | None] = field(default_factory=dict)
 
     @property
     def changes(self) -> list[dict[str, Any]]:
         """The files that change, each with the SHA-256 of its content before and after."""
-        return [
+        rows = [
             {
                 "resource": f"file:{path}",
-                "before": _digest(self.old[path]),
+                "before": self.then[path] if path in self.then else _digest(self.old[path]),
                 "after": _digest(self.texts[path]),
             }
             for path in sorted(self.texts)
-            if self.texts[path] != self.old[path]
         ]
+        return [row for row in rows if row["before"] != row["after"]]
 
     @property
     def diff(self) -> list[dict[str, str]]:
@@ -311,10 +315,14 @@ def recording(
     return Record(root, texts, old, merged or {}, saved or {})
 
 
-def removal(root: str) -> Record:
-    """Remove the record below ROOT, also one that cannot be read. Raises OSError."""
+def removal(root: str, predicted: Iterable[Mapping[str, Any]] = ()) -> Record:
+    """Remove the record below ROOT, also one that cannot be read. Raises OSError.
+
+    PREDICTED are the changes that the run predicts before this one: what they leave is what is removed then.
+    """
     old = {path: _files.read_text(root, path) for path in _ORDER}
-    return Record(root, dict.fromkeys(_ORDER), old, {}, {})
+    then = {path: row.get("after") for row in predicted for path in _ORDER if row.get("resource") == f"file:{path}"}
+    return Record(root, dict.fromkeys(_ORDER), old, {}, {}, then)
 
 
 def _digest(text: str | None) -> str | None:
