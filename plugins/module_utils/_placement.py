@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
 
@@ -19,20 +19,13 @@ from ._placement_kernel import Kernel, Unsupported
 from ._placement_run import SECONDS_PER_CPU, run
 from ._placement_work import Job, Worker
 from ._topology import Topology, read_topology
-from ._topology_nodes import NODE_DIR
 from ._tree import Tree
-from ._verdict import Result, not_applicable, skipped
+from ._trust import REAL_RATIO
 
-# Below it, memory of another node is not far enough away to prove that the nodes exist (DESIGN.md, "Trust").
-FAR = 1.2
-# A SLIT distance of 1.5 times the local one or more: another socket, not another part of the same one.
-_SLIT_FAR = 1.5
 # Loads that reach memory take longer than this on any machine, and than this many loads from the cache.
 _MEMORY_NS, _MEMORY_TO_CACHE = 40.0, 8.0
 # Standard error of a median in terms of the MAD, for a normal distribution: 1.4826 * sqrt(pi / 2).
 _MEDIAN_ERROR = 1.858
-_PLACEMENT, _LATENCY = "numa.placement", "numa.latency"
-NUMA = "firsttouch_numa"
 
 
 @dataclass(frozen=True)
@@ -64,18 +57,22 @@ class Measurement:
 
 
 def measure(
-    trust: str | None = None,
+    judge: Callable[[Mapping[str, Any] | None], str | None],
     *,
+    topology: Topology | None = None,
     every_cpu: bool = False,
     gigantic: bool = True,
     seconds_per_cpu: float = SECONDS_PER_CPU,
     max_load: float = MAX_LOAD,
-    topology: Topology | None = None,
 ) -> Measurement:
-    """Try it on this host, unless that would disturb it. This process keeps its affinity and policy."""
+    """Try it on this host, unless that would disturb it. This process keeps its affinity and policy.
+
+    JUDGE returns the trust verdict about the topology, given the evidence of a measurement (Ratio.evidence())
+    or None: it is asked before and, where there is a ratio, once more after it.
+    """
     tree = Tree("/")
     topology = topology or read_topology("/")
-    may = reach(tree)
+    trust, may = judge(None), reach(tree)
     busy = blocked(tree, may.isolated, topology.cpus.online, max_load)
     if busy:
         return Measurement(topology, trust, busy)
@@ -89,7 +86,10 @@ def measure(
         answers = run(jobs, worker.work, seconds_per_cpu, kernel.end_with_parent)
     except OSError as exc:
         return Measurement(topology, trust, Blocked("no_child", f"no child process: {exc.strerror}", ""))
-    return measurement(topology, trust, jobs, answers, skips)
+    found = measurement(topology, trust, jobs, answers, skips)
+    remote = ratio(found)
+    evidence = remote.evidence() if remote else None
+    return replace(found, trust=judge(evidence)) if evidence else found
 
 
 def measurement(
@@ -130,12 +130,18 @@ class Ratio:
     source: str
     problem: str = ""
 
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON values."""
+        numbers = {"ratio": self.ratio, "low": self.low, "high": self.high}
+        rounded = {name: round(value, 3) for name, value in numbers.items()}
+        return {**rounded, "source": self.source, "problem": self.problem}
+
     def evidence(self) -> dict[str, Any] | None:
         """For the trust verdict: `ratio` and `source`; None when noise, or a cache, may have made it so.
 
         Loads that are as fast from every node are evidence wherever they come from.
         """
-        if self.problem == "latency_noisy" or (self.problem and self.ratio >= FAR):
+        if self.problem == "latency_noisy" or (self.problem and self.ratio >= REAL_RATIO):
             return None
         return {"ratio": round(self.ratio, 3), "source": self.source}
 
@@ -144,7 +150,7 @@ def ratio(found: Measurement) -> Ratio | None:
     """The least of the nodes' ratios, each the median over its remote nodes; None when there is no pair.
 
     The least, because a topology that exists is far away from every side. It proves neither near nor far when
-    three standard errors lie across FAR, or when the loads did not go to memory.
+    three standard errors lie across REAL_RATIO, or when the loads did not go to memory.
     """
     pairs = {(row["cpu"], row["node"]): row for row in found.latencies}
     ratios: list[tuple[float, float, float, str]] = []
@@ -161,7 +167,7 @@ def ratio(found: Measurement) -> Ratio | None:
     if any(not _of_memory(row) for row in found.latencies):
         problem = "latency_of_cache"
         text += "; the loads did not reach memory, as on an emulated CPU"
-    elif low < FAR <= high:
+    elif low < REAL_RATIO <= high:
         problem = "latency_noisy"
         text += f"; within the noise the ratio is {low:.2f} to {high:.2f}"
     return Ratio(value, low, high, text, problem)
@@ -189,105 +195,3 @@ def _error(row: Mapping[str, Any]) -> float:
 
 def _of_memory(row: Mapping[str, Any]) -> bool:
     return bool(row["ns"] >= _MEMORY_NS and row["ns"] >= _MEMORY_TO_CACHE * row["cache_ns"])
-
-
-def results(found: Measurement, intended: bool = False) -> Iterator[Result]:
-    """The answers of the measured layer. INTENDED: the intent describes the nodes, so a wrong one fails."""
-    if found.blocked:
-        for identity in (_PLACEMENT, _LATENCY):
-            yield _left_out(identity, found.blocked)
-        return
-    for (node, size), rows in sorted(_groups(found).items()):
-        yield _placed(found, f"{_PLACEMENT}.{format_size(size)}.node{node}", node, rows, intended)
-    for skip in found.skips:
-        yield _left_out(_skip_id(skip), skip.blocked)
-    yield _latency(found)
-
-
-def _left_out(identity: str, why: Blocked) -> Result:
-    return skipped(identity, "measured", why.reason, observed=why.text, source=why.source, intended=False)
-
-
-def _skip_id(skip: Skip) -> str:
-    if skip.cpu_node is not None:
-        return f"{_PLACEMENT}.from_node{skip.cpu_node}"
-    if skip.size_kb is not None:
-        return f"{_PLACEMENT}.{format_size(skip.size_kb)}.node{skip.node}"
-    return f"{_PLACEMENT}.node{skip.node}"
-
-
-def _groups(found: Measurement) -> dict[tuple[int, int], list[dict[str, Any]]]:
-    groups: dict[tuple[int, int], list[dict[str, Any]]] = {}
-    for row in found.placements:
-        groups.setdefault((row["node"], row["page_size_kb"]), []).append(row)
-    return groups
-
-
-def _placed(
-    found: Measurement, identity: str, node: int, rows: Sequence[Mapping[str, Any]], intended: bool
-) -> Result:
-    """One node and page size over all CPUs: proven only when every CPU's row is."""
-    worst = min(rows, key=lambda row: _WORST.index(row["status"]))
-    if worst["status"] != "proven":
-        text = f"from CPU {worst['cpu']}: {worst['detail']}"
-        if worst["status"] == "wrong":
-            remedy = f"Pages do not go where they are bound: compare the nodes with what {NUMA} expects."
-            status = "fail" if intended else "warn"
-            return Result(
-                identity, status, "measured", node, text, worst["reason"], NODE_DIR, remedy, intended
-            )
-        if worst["status"] == "error":
-            return Result(identity, "error", "measured", node, text, worst["reason"])
-        return _left_out(identity, Blocked(worst["reason"], text, NODE_DIR))
-    seen = {"node": node, "cpus": [row["cpu"] for row in rows], "sources": sorted(rows[0]["found"])}
-    nothing = found.no_proof
-    if nothing:
-        return skipped(
-            identity,
-            "measured",
-            nothing.reason,
-            expected=node,
-            observed=f"node {node} by the kernel, but {nothing.text}",
-            source=nothing.source,
-            intended=False,
-        )
-    return Result(identity, "pass", "measured", node, seen, "", NODE_DIR, "", intended)
-
-
-_WORST = ("error", "wrong", "not_evaluated", "proven")
-
-
-def _latency(found: Measurement) -> Result:
-    """Whether other nodes are as far away as the firmware's table says."""
-    matrix, remote = found.matrix(), ratio(found)
-    nothing = found.no_proof
-    if nothing:
-        return _left_out(_LATENCY, nothing)
-    if not found.latencies:
-        why = {"reason": "no_cpu", "detail": "there was no CPU to measure on"}
-        why = found.unmeasured[0] if found.unmeasured else why
-        return _left_out(_LATENCY, Blocked(why["reason"], why["detail"], ""))
-    if remote is None:
-        return not_applicable(_LATENCY, "measured", "one_node", observed={"ns": matrix})
-    seen = {"ratio": round(remote.ratio, 2), "ns": matrix}
-    if remote.problem:
-        return skipped(
-            _LATENCY, "measured", remote.problem, observed={**seen, "why": remote.source}, intended=False
-        )
-    if remote.ratio < FAR and _said_far(found.topology):
-        remedy = (
-            "The firmware says that other nodes are far away, and they are as near as the own: the "
-            f"hypervisor may make the nodes up. {NUMA} with trust: asserted is for who knows better."
-        )
-        return Result(_LATENCY, "warn", "measured", None, seen, "latency_flat", NODE_DIR, remedy, False)
-    return Result(_LATENCY, "pass", "measured", None, seen, "", NODE_DIR, "", False)
-
-
-def _said_far(topology: Topology) -> bool:
-    """Whether the distance tables have a node as far away as another socket."""
-    for node in topology.nodes:
-        table = node.distances or {}
-        remote = [value for other, value in table.items() if other != node.id]
-        if remote and max(remote) >= _SLIT_FAR * table.get(node.id, 10):
-            return True
-    return False

@@ -148,7 +148,7 @@ class Worker:
         self._kernel.write(base, self._chase.image)
         pages = range(base, base + BUFFER_BYTES, self._page)
         answer = judged(node, self._ask_move_pages(pages), self._ask_mempolicy(pages[::16]))
-        if answer["status"] == "proven":
+        if answer["status"] == "placed":
             return {}
         self._kernel.unmap(buffers.pop(node), BUFFER_BYTES)
         return answer
@@ -178,7 +178,7 @@ class Worker:
 
 
 def judged(node: int, moved: Sequence[int] | OSError, policy: Sequence[int] | OSError) -> dict[str, Any]:
-    """`proven` when each page is on NODE for every source that answered, `wrong` when one says otherwise.
+    """`placed` when each page is on NODE for every source that answered, `wrong` when one says otherwise.
 
     MOVED and POLICY: per page a node, or minus an errno, or the error of the call itself.
     """
@@ -198,7 +198,7 @@ def judged(node: int, moved: Sequence[int] | OSError, policy: Sequence[int] | OS
         first = next(iter(silent.values()))
         return refused(first["reason"], "; ".join(details.values()))
     good = [set(counts) == {str(node)} for counts in found.values()]
-    row: dict[str, Any] = {"status": "proven", "found": found, "silent": details}
+    row: dict[str, Any] = {"status": "placed", "found": found, "silent": details}
     if not all(good):
         reason = "contradictory_sources" if any(good) else "wrong_node"
         row.update(status="wrong", reason=reason, detail=f"asked for node {node}, got {found}")

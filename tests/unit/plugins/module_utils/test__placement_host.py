@@ -61,9 +61,7 @@ def busy(root: Path) -> ph.Blocked | None:
 
 def plan(root: Path, *, every_cpu: bool = False, gigantic: bool = True) -> tuple[list[Job], list[ph.Skip]]:
     tree = Tree(str(root))
-    return ph.jobs_for(
-        tree, read_topology(str(root)), ph.reach(tree), every_cpu=every_cpu, gigantic=gigantic
-    )
+    return ph.jobs_for(tree, read_topology(str(root)), ph.reach(tree), every_cpu=every_cpu, gigantic=gigantic)
 
 
 def test_a_quiet_host_is_not_busy(host: Path) -> None:

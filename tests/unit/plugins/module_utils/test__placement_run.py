@@ -49,7 +49,7 @@ def test_this_process_keeps_affinity_signals_limits_and_files() -> None:
         os.sched_setaffinity(0, {CPU})
         if job.nodes[0] == 1:
             os.kill(os.getpid(), signal.SIGKILL)
-        return {"status": "proven"}
+        return {"status": "placed"}
 
     before = state()
     run(JOBS, work)
@@ -66,7 +66,7 @@ def test_a_sigbus_answers_its_job_and_the_others_are_done(tmp_path: Path) -> Non
                 window = mmap.mmap(handle.fileno(), mmap.PAGESIZE)
                 os.ftruncate(handle.fileno(), 0)
                 window[0] = 1  # behind the end of the file
-        return {"status": "proven", "node": job.nodes[0]}
+        return {"status": "placed", "node": job.nodes[0]}
 
     answers = run(JOBS, work)
     assert [answer.get("node") for answer in answers] == [0, None, 2, 3]
@@ -80,7 +80,7 @@ def test_a_child_that_hangs_is_ended_and_its_cpu_has_no_time_left() -> None:
     def work(job: Job, seconds: float) -> dict[str, Any]:
         if job.nodes[0] == 1:
             time.sleep(60)
-        return {"status": "proven", "seconds": seconds}
+        return {"status": "placed", "seconds": seconds}
 
     begin = time.monotonic()
     answers = run([*JOBS[:3], other], work, seconds_per_cpu=0.3)
@@ -106,10 +106,10 @@ def test_a_defect_in_one_job_is_an_error_of_that_job() -> None:
     def work(job: Job, seconds: float) -> dict[str, Any]:
         if job.nodes[0] == 2:
             raise ValueError("broken")
-        return {"status": "proven"}
+        return {"status": "placed"}
 
     answers = run(JOBS, work)
-    assert [answer["status"] for answer in answers] == ["proven", "proven", "error", "proven"]
+    assert [answer["status"] for answer in answers] == ["placed", "placed", "error", "placed"]
     assert answers[2]["detail"] == "ValueError: broken"
 
 
@@ -117,7 +117,7 @@ def test_a_child_that_cannot_begin_ends_the_run_with_reasons() -> None:
     def prepare() -> None:
         raise OSError(errno.EPERM, "no")
 
-    answers = run(JOBS, lambda job, seconds: {"status": "proven"}, prepare=prepare)
+    answers = run(JOBS, lambda job, seconds: {"status": "placed"}, prepare=prepare)
     assert [answer["reason"] for answer in answers] == ["child_failed"] * 4
 
 

@@ -87,7 +87,7 @@ def test_ordinary_pages_are_bound_touched_and_found_where_they_should_be(pinned:
     kernel = FakeKernel()
     answer = work(kernel, Job("place", 5, (8,), 0, 8))
     assert (answer["status"], answer["found"]) == (
-        "proven",
+        "placed",
         {"move_pages": {"8": 8}, "get_mempolicy": {"8": 8}},
     )
     assert (pinned[-1], kernel.mapped, len(kernel.pages)) == ({5}, {}, 8)
@@ -97,7 +97,7 @@ def test_ordinary_pages_are_bound_touched_and_found_where_they_should_be(pinned:
 
 def test_huge_pages_are_mapped_under_a_policy_that_is_gone_again(pinned: list[set[int]]) -> None:
     kernel = FakeKernel()
-    assert work(kernel, Job("place", 0, (1,), 2048, 2))["status"] == "proven"
+    assert work(kernel, Job("place", 0, (1,), 2048, 2))["status"] == "placed"
     assert kernel.calls[:4] == [("bind_task", 1), ("map", 4 << 20, 2048), ("bind_task", None), ("bind", 1)]
     assert max(kernel.pages) - min(kernel.pages) == 2 << 20
 
@@ -137,10 +137,10 @@ def test_pages_on_another_node_are_wrong(pinned: list[set[int]]) -> None:
 @pytest.mark.parametrize(
     ("moved", "policy", "status", "reason"),
     [
-        ([1, 1], [1, 1], "proven", None),
-        ([1, 1], ENOSYS, "proven", None),
-        (EPERM, [1, 1], "proven", None),
-        ([-errno.ENOENT, 1], [1, 1], "proven", None),
+        ([1, 1], [1, 1], "placed", None),
+        ([1, 1], ENOSYS, "placed", None),
+        (EPERM, [1, 1], "placed", None),
+        ([-errno.ENOENT, 1], [1, 1], "placed", None),
         ([1, 0], [1, 1], "wrong", "contradictory_sources"),
         ([0, 0], [0, 0], "wrong", "wrong_node"),
         ([0, 0], ENOSYS, "wrong", "wrong_node"),
