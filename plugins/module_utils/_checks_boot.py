@@ -40,7 +40,7 @@ def _asked(ctx: Context) -> bool:
     return bool(ctx.tokens())
 
 
-def _keys(ctx: Context) -> list[str]:
+def own_keys(ctx: Context) -> list[str]:
     """The keys that are ours, those of tokens that are to go included."""
     boot = ctx.plan.get("boot") or {}
     return list(
@@ -54,7 +54,7 @@ def _wanted(ctx: Context, layer: str) -> list[str]:
 
 
 def _concern(ctx: Context, layer: str) -> Concern:
-    keys = _keys(ctx) if layer != "running" else needs_boot(_keys(ctx))
+    keys = own_keys(ctx) if layer != "running" else needs_boot(own_keys(ctx))
     return Concern.of(_wanted(ctx, layer), ctx.facts(), keys)
 
 
@@ -83,7 +83,7 @@ def check_tokens(ctx: Context) -> Iterator[Result]:
             identity,
             layer,
             wanted,
-            [token for token in line.tokens if _is_key(token, _keys(ctx))],
+            [token for token in line.tokens if _is_key(token, own_keys(ctx))],
             good=not lacks,
             reason=reason,
             source=source or line.sources.get(wanted[0], line.file),
@@ -286,7 +286,7 @@ def _foreign_pending(ctx: Context, running: Line, following: Line) -> Iterator[R
     rows: tuple[tuple[str, list[str], str, str, str], ...] = (
         (
             "foreign_staged",
-            foreign_staged(running.text, following.text, entry, places, ctx.tokens(), _keys(ctx)),
+            foreign_staged(running.text, following.text, entry, places, ctx.tokens(), own_keys(ctx)),
             "foreign_staged",
             following.file,
             "Somebody else staged boot arguments: they come with the next reboot.",

@@ -35,16 +35,25 @@ def writers(root: str = "/") -> list[Foreign]:
 
 
 def _tuned(root: str) -> Iterator[Foreign]:
-    active = (read_text(root, "/etc/tuned/active_profile") or "").split()
     found: dict[str, Foreign] = {}
-    for profile in active:
-        for item in _tuned_profile(root, profile, 0):
-            found[item.key] = item
+    for name, value, path, number in tuned_section(root, "sysctl"):
+        if name not in ("type", "enabled", "replace", "priority"):
+            key = normalize(name)
+            found[key] = Foreign("tuned", key, value.lstrip(">").strip(), path, number)
     yield from found.values()
 
 
-def _tuned_profile(root: str, profile: str, depth: int) -> Iterator[Foreign]:
-    """The [sysctl] section of a profile, its includes first (tuned.conf(5))."""
+def tuned_section(root: str, section: str) -> Iterator[tuple[str, str, str, int]]:
+    """(name, value, file, line) of SECTION in the active tuned profiles, their includes first (tuned.conf(5)).
+
+    Raises OSError.
+    """
+    for profile in (read_text(root, "/etc/tuned/active_profile") or "").split():
+        yield from _tuned_profile(root, profile, section, 0)
+
+
+def _tuned_profile(root: str, profile: str, wanted: str, depth: int) -> Iterator[tuple[str, str, str, int]]:
+    """The rows of section WANTED of PROFILE, its includes first."""
     if depth > _MAX_INCLUDES or not re.fullmatch(r"[\w.+-]+", profile):
         return
     for directory in _TUNED_DIRS:
@@ -65,9 +74,9 @@ def _tuned_profile(root: str, profile: str, depth: int) -> Iterator[Foreign]:
             continue
         if section == "main" and name == "include":
             for parent in re.split(r"[\s,;]+", value):
-                yield from _tuned_profile(root, parent.lstrip("-"), depth + 1)
-        elif section == "sysctl" and name not in ("type", "enabled", "replace", "priority"):
-            own.append(Foreign("tuned", normalize(name), value.lstrip(">").strip(), path, number))
+                yield from _tuned_profile(root, parent.lstrip("-"), wanted, depth + 1)
+        elif section == wanted:
+            own.append((name, value, path, number))
     yield from own
 
 

@@ -350,6 +350,77 @@ BROKEN: dict[str, tuple[Break, Expected]] = {
         lambda root: put(root, "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_overcommit_hugepages", "64\n"),
         {"hugepages.overcommit.2M": ("warn", "overcommit_allowed")},
     ),
+    "a newer kernel is installed than boots": (
+        lambda root: put(root, "/boot/vmlinuz-6.12.0-10-amd64", ""),
+        {"boot.newest_kernel": ("warn", "newer_kernel_installed")},
+    ),
+    "the initrd is older than its modules": (
+        lambda root: (
+            os.utime(put(root, f"/boot/initrd.img-{vh.RELEASE}", ""), (1000, 1000)),
+            os.utime(put(root, f"/lib/modules/{vh.RELEASE}/modules.dep", ""), (1001, 1001)),
+        ),
+        {"boot.initrd": ("warn", "initrd_older_than_modules")},
+    ),
+    "the kernel that boots has no initrd": (
+        lambda root: put(root, "/boot/initrd.img-6.1.0-1-amd64", ""),
+        {"boot.initrd": ("warn", "initrd_missing")},
+    ),
+    "a kernel package is half installed": (
+        lambda root: put(
+            root,
+            "/var/lib/dpkg/status",
+            f"Package: linux-image-{vh.RELEASE}\nStatus: install ok half-configured\nVersion: 6.12.1-1\n",
+        ),
+        {"boot.packages": ("warn", "package_half_done")},
+    ),
+    "the driver is not built for the kernel that boots": (
+        lambda root: put(root, "/var/lib/dkms/nvidia/550.54/6.1.0-1-amd64/x86_64/module/nvidia.ko", ""),
+        {"boot.driver.nvidia": ("warn", "driver_not_built")},
+    ),
+    "another driver is loaded than the next boot loads": (
+        lambda root: (
+            put(root, f"/var/lib/dkms/nvidia/550.54/{vh.RELEASE}/x86_64/module/nvidia.ko", ""),
+            put(root, "/sys/module/nvidia/version", "535.104\n"),
+        ),
+        {
+            "boot.driver.nvidia": ("pass", ""),
+            "boot.driver.nvidia.loaded": ("warn", "driver_changes"),
+        },
+    ),
+    "somebody else's settings were not generated": (
+        lambda root: put(
+            root,
+            "/etc/default/grub.d/50-cloudimg-settings.cfg",
+            'GRUB_CMDLINE_LINUX_DEFAULT="$GRUB_CMDLINE_LINUX_DEFAULT mitigations=off"\n',
+        ),
+        {"boot.drift.next_boot": ("warn", "not_generated"), "boot.drift.running": ("pass", "")},
+    ),
+    "somebody edited grub.cfg": (
+        lambda root: replace(root, vh.GRUB_CFG, " ro quiet", " ro quiet skew_tick=1"),
+        {
+            "boot.drift.next_boot": ("warn", "not_generated"),
+            "boot.drift.running": ("warn", "pending_reboot"),
+        },
+    ),
+    "another role asks for our keys": (
+        lambda root: put(
+            root,
+            "/etc/default/grub.d/40-isolate.cfg",
+            '# Ansible managed: isolate.j2\nGRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX isolcpus=domain,2"\n',
+        ),
+        {"boot.owner.configured": ("warn", "foreign_owner"), "boot.owner.next_boot": ("pass", "")},
+    ),
+    "tuned asks for our keys": (
+        lambda root: (
+            put(root, "/etc/tuned/active_profile", "mine\n"),
+            put(root, "/etc/tuned/mine/tuned.conf", "[bootloader]\ncmdline_x=+isolcpus=2 quiet\n"),
+        ),
+        {"boot.owner.tuned": ("warn", "foreign_owner")},
+    ),
+    "memory is reclaimed on its node first": (
+        lambda root: put(root, "/proc/sys/vm/zone_reclaim_mode", "5\n"),
+        {"memory.zone_reclaim": ("warn", "zone_reclaim_on")},
+    ),
     "half a core is isolated": (
         lambda root: [put(root, f"{vh.CPU}/cpu{n}/topology/thread_siblings_list", "0-1\n") for n in (0, 1)],
         {"cpu_isolation.half_cores": ("fail", "split_core")},
@@ -594,6 +665,46 @@ def test_where_nothing_is_isolated_nothing_sits_there(host: Path) -> None:
     assert rows["cpu_isolation.irqs"]["status"] == "not_applicable"
 
 
+def test_the_owner_of_a_foreign_argument_is_named_in_each_layer(host: Path) -> None:
+    path = "/etc/default/grub.d/40-isolate.cfg"
+    put(host, path, '# Ansible managed: isolate.j2\nGRUB_CMDLINE_LINUX="isolcpus=domain,2 skew_tick=1"\n')
+    rows = by_id(verify(host))
+    mine = {"token": "isolcpus=domain,2", "file": f"{path}:2", "owner": "another role isolate.j2"}
+    assert rows["boot.owner.configured"]["observed"] == [mine]
+    assert rows["boot.owner.configured"]["source"] == f"{path}:2"
+    assert rows["boot.drift.next_boot"]["observed"] == {
+        "only_configured": [mine, {**mine, "token": "skew_tick=1"}]
+    }
+    assert rows["boot.drift.running"]["observed"] == {}
+
+
+def test_our_own_drift_names_the_variable(host: Path) -> None:
+    replace(host, "/proc/cmdline", " nohz_full=1,3", "")
+    row = by_id(verify(host))["boot.drift.running"]
+    assert [(found["token"], found["owner"]) for found in row["observed"]["only_next_boot"]] == [
+        ("nohz_full=1,3", "firsttouch.host")
+    ]
+    assert "firsttouch_isolated_cpus" in row["remedy"]
+
+
+def test_without_a_readable_entry_nothing_is_said_of_packages(host: Path) -> None:
+    remove(host, vh.GRUB_CFG)
+    put(host, "/var/lib/dkms/zfs/2.1/6.1.0/x86_64/module/zfs.ko", "")
+    rows = by_id(verify(host))
+    for key in ("boot.newest_kernel", "boot.initrd", "boot.driver.zfs", "boot.drift.next_boot"):
+        assert rows[key]["status"] == "not_evaluated", key
+
+
+def test_zone_reclaim_that_the_plan_asks_for_is_a_sysctl_like_others(host: Path) -> None:
+    put(host, "/proc/sys/vm/zone_reclaim_mode", "1\n")
+    plan = vh.plan_for(host, {**vh.INTENT, "vm_sysctls": {"vm.zone_reclaim_mode": 0}})
+    rows = by_id(verify(host, plan=plan))
+    assert "memory.zone_reclaim" not in rows
+    assert rows["vm_sysctls.sysctl.vm.zone_reclaim_mode"]["status"] == "fail"
+    put(host, f"{vh.NODE}/has_memory", "0\n")
+    assert by_id(verify(host))["memory.zone_reclaim"]["status"] == "not_applicable"
+
+
 def test_minus_one_is_a_value(host: Path) -> None:
     plan = vh.plan_for(host, {"rt_runtime_us": -1})
     put(host, "/proc/sys/kernel/sched_rt_runtime_us", "-1\n")
@@ -796,7 +907,8 @@ def test_a_check_that_breaks_is_an_error_and_ends_nothing(
     assert (result["verdict"], result["failed"]) == ("fail", True)
     assert "surprise" in by_id(result)["hugepages.pool.read"]["observed"]
     missing = {row["id"] for row in whole["results"]} - set(by_id(result))
-    assert all(key.startswith("hugepages.pool.") for key in missing)
+    kinds = ("hugepages.pool.", "hugepages.available.", "hugepages.surplus.", "hugepages.overcommit.")
+    assert all(key.startswith(kinds) for key in missing)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to drop privileges")
