@@ -8,7 +8,7 @@ from typing import Any
 
 from ._boot_backend import Backend
 from ._boot_edit import drop_tokens
-from ._boot_grub_generate import Generator
+from ._boot_grub_generate import Generator, backup_rows
 from ._boot_grubcfg import GrubCfg, loader_cmdline, read_grubcfg
 from ._boot_grubenv import read_grubenv
 from ._boot_plan import BootPlan, FileChange, Request, check_line, guard, settle
@@ -219,6 +219,8 @@ class GrubBackend(Backend):
         if self.live:
             plan.generate = bool(plan.files) or plan.before != plan.after
             plan.generated_path = GRUB_CFG
+            if plan.generate:
+                plan.kept = backup_rows(self.root, GRUB_CFG)
         return plan
 
     def _check_overridden(self, after: GrubDefault, ours: list[str]) -> None:

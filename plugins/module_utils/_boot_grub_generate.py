@@ -7,8 +7,9 @@ does not boot.
 
 from __future__ import annotations
 
+import hashlib
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ._boot_backend import BACKUP_DIR
 from ._boot_effect import shortfall
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from ._boot_grub import GrubBackend
 
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+BACKUP = f"{BACKUP_DIR}/grub.cfg.before"
 _TITLES = ("LANG", "LANGUAGE", "LC_MESSAGES", "LC_ALL")
 
 
@@ -110,7 +112,7 @@ class Generator:
     def _install(self, temp: str, real: str) -> None:
         old = read_bytes("/", real)
         if old is not None:
-            self.backup = f"{BACKUP_DIR}/grub.cfg.before"
+            self.backup = BACKUP
             atomic_write(resolve(self.backend.root, self.backup), old, 0o600)
         copy_attributes(real if old is not None else None, temp, 0o600)
         fd = os.open(temp, os.O_RDONLY | os.O_CLOEXEC)
@@ -127,6 +129,16 @@ class Generator:
             if os.access(real, os.X_OK) and os.path.isfile(real):
                 return real
         return None
+
+
+def backup_rows(root: str, path: str) -> list[dict[str, Any]]:
+    """The row for the copy of PATH, the old grub.cfg; both sides are digests, as plan_record gives them."""
+    before, after = (_digest(read_bytes(root, name)) for name in (BACKUP, path))
+    return [{"resource": f"file:{BACKUP}", "before": before, "after": after}] if after not in (None, before) else []
+
+
+def _digest(data: bytes | None) -> str | None:
+    return None if data is None else "sha256:" + hashlib.sha256(data).hexdigest()
 
 
 def _by_distribution(entry: Entry) -> bool:

@@ -57,7 +57,8 @@ class BootPlan:
 
     before and after: the tokens with our keys that the default entry has and will have. line: the complete
     command line the default entry will have; generate: a boot loader file is to be made anew by its tool.
-    extra: rows for what a tool changes; writes: the same as file changes, where no tool runs.
+    extra: rows for what a tool changes; writes: the same as file changes, where no tool runs. kept: rows for
+    copies of what was there before.
     """
 
     request: Request
@@ -72,6 +73,7 @@ class BootPlan:
     memory: dict[str, Any] = field(default_factory=dict)
     running: str | None = None
     extra: list[dict[str, Any]] = field(default_factory=list)
+    kept: list[dict[str, Any]] = field(default_factory=list)
     writes: list[FileChange] = field(default_factory=list)
 
     def changes(self) -> list[dict[str, Any]]:
@@ -91,6 +93,7 @@ class BootPlan:
                 }
             )
         if rows:
+            rows += self.kept
             rows += _token_rows(self.before, self.after)
         return sorted(rows, key=lambda row: str(row["resource"]))
 

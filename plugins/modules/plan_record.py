@@ -50,6 +50,13 @@ options:
     type: str
     choices: [present, absent]
     default: present
+  predicted:
+    description:
+      - The changes that a run in check mode predicts before it comes to O(state=absent), such as RV(changes) of an
+        earlier task. What they leave is what is removed then. Means nothing outside of check mode.
+    type: list
+    elements: dict
+    default: []
   sysroot:
     description:
       - Directory below which the host's files are read and written.
@@ -115,6 +122,7 @@ def main() -> None:
             "sections": {"type": "list", "elements": "str", "choices": list(SECTIONS)},
             "before": {"type": "dict", "options": {"sysctl": {"type": "dict", "default": {}}}},
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+            "predicted": {"type": "list", "elements": "dict", "default": []},
             "sysroot": {"type": "path", "default": "/"},
         },
         required_if=[("state", "present", ("plan",))],
@@ -124,7 +132,7 @@ def main() -> None:
     root = given["sysroot"]
     try:
         if given["state"] == "absent":
-            record = _state.removal(root)
+            record = _state.removal(root, given["predicted"] if module.check_mode else ())
         else:
             sections = given["sections"] if given["sections"] is not None else list(SECTIONS)
             found = (given["before"] or {}).get("sysctl") or {}

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from pathlib import Path
 from typing import Any
@@ -59,7 +60,12 @@ def test_check_mode_predicts_exactly_and_writes_nothing(tmp_path: Path) -> None:
     for name in ("changes", "diff", "changed", "reboot_due", "next_boot_line", "foreign_staged", "generated"):
         assert predicted[name] == real[name], name
     resources = [row["resource"] for row in real["changes"]]  # type: ignore[attr-defined]
-    assert resources == [f"file:{GRUB_CFG}", f"file:{DROPIN}", *(f"token:{token}" for token in sorted(WANT))]
+    files = [f"file:{GRUB_CFG}", f"file:{DROPIN}", f"file:/{BACKUP}"]
+    assert resources == [*files, *(f"token:{token}" for token in sorted(WANT))]
+    again = run_live(root, None, check=True, state="absent", tokens=[], keys=KEYS)
+    row = next(row for row in again["changes"] if row["resource"] == f"file:/{BACKUP}")  # type: ignore[attr-defined]
+    digests = [hashlib.sha256((root / name).read_bytes()).hexdigest() for name in (BACKUP, CFG)]
+    assert [row["before"], row["after"]] == [f"sha256:{digest}" for digest in digests]
 
 
 def test_absent_takes_it_back_exactly(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from boot_hosts import StandInMkconfig, debian, run_live
 from plan_host import make_host, plan, record
 from support import put, run_module
 
@@ -238,6 +239,38 @@ def test_absent_removes_the_backup_of_the_boot_file(tmp_path: Path) -> None:
     done = run_module("plan_record", {"state": "absent", "sysroot": str(root)})
     assert len(done["changes"]) == 3 and len(done["diff"]) == 2
     assert not (root / "var/lib/firsttouch").exists()
+
+
+def test_a_revert_in_check_mode_predicts_what_it_forgets(tmp_path: Path) -> None:
+    """The run writes plan.json and the copy of grub.cfg once more before it removes them."""
+    root = debian(make_host(tmp_path))
+    given = {"tokens": record(root, plan(root, INTENT))["plan"]["boot"]["tokens"]}
+    run_live(root, StandInMkconfig(root), **given)
+
+    def revert(check: bool) -> list[Any]:
+        recorded = record(root, plan(root, {}, revert=True), check=check)
+        run = None if check else StandInMkconfig(root)
+        boot: Any = run_live(root, run, check=check, state="absent", tokens=[])
+        steps = [*recorded["changes"], *boot["changes"]]
+        args = {"state": "absent", "sysroot": str(root), "predicted": steps}
+        return [*steps, *run_module("plan_record", args, check=check)["changes"]]
+
+    before = files(root)
+    predicted = revert(check=True)
+    assert files(root) == before
+    assert predicted == revert(check=False)
+    removed = {row["resource"] for row in predicted if row["after"] is None}
+    copy = "/var/lib/firsttouch/grub.cfg.before"
+    assert {f"file:{path}" for path in (PLAN, BEFORE, copy)} <= removed
+    assert not (root / "etc/firsttouch").exists() and not (root / "var/lib/firsttouch").exists()
+
+
+def test_what_is_predicted_means_nothing_to_a_real_run(tmp_path: Path) -> None:
+    root = make_host(tmp_path)
+    record(root, plan(root, INTENT))
+    wrong = [{"resource": f"file:{PLAN}", "before": None, "after": "sha256:0"}]
+    done = run_module("plan_record", {"state": "absent", "sysroot": str(root), "predicted": wrong})
+    assert "sha256:0" not in [row["before"] for row in done["changes"]] and len(done["changes"]) == 2
 
 
 BLS = "options root=/dev/vda1 ro default_hugepagesz=2M nohz_full=1,3\n"
