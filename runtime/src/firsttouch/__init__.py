@@ -13,6 +13,22 @@ cli        the command `firsttouch`
 from __future__ import annotations
 
 from firsttouch import errors
+from firsttouch._guests import Guests
+from firsttouch._ports import Options
+from firsttouch._tls import Tls
+from firsttouch._wire import Schema
+from firsttouch.client import AsyncInferenceClient, InferenceClient
+from firsttouch.server import Batch, InferenceServer
 
 __version__ = "0.1.0"
-__all__ = ["errors"]
+__all__ = [
+    "AsyncInferenceClient",
+    "Batch",
+    "Guests",
+    "InferenceClient",
+    "InferenceServer",
+    "Options",
+    "Schema",
+    "Tls",
+    "errors",
+]

@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who may attach to a domain, who has which lane, and who died: the control side of shared memory.
+
+It runs beside the server: in a thread of its process, or in a process of its own (`firsttouch serve`) that keeps the
+memory while the server is restarted. It writes the holder's words only.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from firsttouch import _linux, _shm
+from firsttouch._guests import HANDSHAKE_SECONDS, MAX_WAITING, Guests, check_hello
+from firsttouch._lanes import LANE, at
+from firsttouch._shm_client import MAX_LANES_OF_CLIENT
+from firsttouch._shm_server import Domain
+from firsttouch._sockets import Listener
+from firsttouch._transport import Poller
+from firsttouch._waiting import hush
+from firsttouch._wire import (
+    HEADER_BYTES,
+    Hello,
+    Kind,
+    Status,
+    Welcome,
+    control_frame,
+    control_length,
+    parse_hello,
+    refusal,
+    unpack_header,
+)
+from firsttouch.errors import BusyError, ProtocolError, TransportError
+
+_TICK_SECONDS = 0.5
+
+
+@dataclass
+class Peer:
+    """A connection: what it sent so far, and the lanes it got."""
+
+    sock: socket.socket
+    pid: int
+    since: float
+    data: bytearray = field(default_factory=bytearray)
+    pidfd: int = -1
+    lanes: list[int] = field(default_factory=list)
+    name: str = ""
+
+
+class Keeper:
+    """Leases lanes of DOMAIN to the clients that LISTENER accepts. Call run() in one thread, stop() from any."""
+
+    def __init__(self, domain: Domain, listener: Listener, guests: Guests, spin_ns: int) -> None:
+        self.domain, self._listener, self._guests, self._spin_ns = domain, listener, guests, spin_ns
+        self.on_death: Callable[[int, str], None] = lambda pid, name: None
+        self._words = domain.segment.words
+        self._owner = [
+            (domain.segment.control(lane) + at(LANE, "owner_pid")) // 4 for lane in range(len(domain.bells))
+        ]
+        self._poller = Poller()
+        self._peers: dict[int, Peer] = {}
+        # Lanes without a client whose last request is not answered yet.
+        self._orphans: set[int] = set()
+        self._stop = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._stopping = False
+        self._poller.add(self._stop, lambda _: hush(self._stop))
+        self._poller.add(listener.sock.fileno(), self._accept)
+
+    @property
+    def epoll_fd(self) -> int:
+        """Readable when step() has something to do."""
+        return self._poller.epoll.fileno()
+
+    def run(self) -> None:
+        """Serve until stop()."""
+        while not self._stopping:
+            self.step(_TICK_SECONDS if self._orphans or self._waiting() else 3600)
+        self.close()
+
+    def step(self, seconds: float) -> None:
+        """Wait for at most SECONDS, and do what there is to do."""
+        self._poller.run(seconds)
+        self._end_late_handshakes()
+        self._reclaim()
+
+    def stop(self) -> None:
+        """Make run() end soon. From any thread."""
+        self._stopping = True
+        os.eventfd_write(self._stop, 1)
+
+    def close(self) -> None:
+        """Hang up on all and stop listening."""
+        for peer in list(self._peers.values()):
+            self._drop(peer)
+        self._poller.drop(self._listener.sock.fileno())
+        self._listener.close()
+        self._poller.close()
+        os.close(self._stop)
+
+    def _waiting(self) -> int:
+        """How many connections have not finished their handshake."""
+        return sum(not peer.lanes for peer in self._peers.values())
+
+    def _accept(self, _: int) -> None:
+        """Take a connection, if its user may have one."""
+        try:
+            sock, _name = self._listener.sock.accept()
+        except OSError:
+            return
+        sock.setblocking(False)
+        pid, uid, gid = _linux.peer_credentials(sock)
+        peer = Peer(sock, pid, time.monotonic())
+        self._peers[sock.fileno()] = peer
+        try:
+            self._guests.check(pid, uid, gid)
+            if self._waiting() > MAX_WAITING:
+                raise BusyError(f"more than {MAX_WAITING} connections are in their handshake")
+        except TransportError as error:
+            self._refuse(peer, error)
+            return
+        self._poller.add(sock.fileno(), lambda _: self._read(peer))
+
+    def _read(self, peer: Peer) -> None:
+        """Read on in a handshake; after it, anything that comes is the end."""
+        try:
+            data = peer.sock.recv(HEADER_BYTES if len(peer.data) < HEADER_BYTES else 65536)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        if not data:
+            self._gone(peer, died=False)
+            return
+        try:
+            if peer.lanes:
+                raise ProtocolError("nothing is sent after the handshake of shared memory")
+            peer.data += data
+            self._handshake(peer)
+        except TransportError as error:
+            self._refuse(peer, error)
+
+    def _handshake(self, peer: Peer) -> None:
+        """Lease the lanes as soon as the client's greeting is whole. Raises TransportError."""
+        if len(peer.data) < HEADER_BYTES:
+            return
+        header = unpack_header(peer.data)
+        whole = HEADER_BYTES + control_length(header)
+        if len(peer.data) < whole:
+            return
+        if len(peer.data) > whole:
+            raise ProtocolError("something came after the greeting")
+        hello = parse_hello(header, bytes(peer.data[HEADER_BYTES:]))
+        check_hello(hello, "shm", self.domain.segment.schema)
+        self._lease(peer, hello)
+
+    def _lease(self, peer: Peer, hello: Hello) -> None:
+        """Give PEER its lanes. Raises BusyError when there are not enough."""
+        if hello.lanes > MAX_LANES_OF_CLIENT:
+            raise ProtocolError(f"{hello.lanes} lanes for one connection: at most {MAX_LANES_OF_CLIENT}")
+        self._reclaim()
+        free = [lane for lane, owner in enumerate(self._owner) if not self._words[owner]]
+        if len(free) < hello.lanes:
+            raise BusyError(
+                f"{len(free)} of {len(self._owner)} lanes are free, {hello.lanes} are asked for",
+                hint="give the server more lanes",
+            )
+        self._watch(peer, hello)
+        peer.name = hello.name
+        peer.lanes = free[: hello.lanes]
+        for lane in peer.lanes:
+            hush(self.domain.chimes[lane])
+            self._words[self._owner[lane]] = peer.pid or 0xFFFFFFFF
+        self._count("leases")
+        self._words[_shm.index("attached")] = sum(bool(other.lanes) for other in self._peers.values())
+        self._welcome(peer)
+
+    def _welcome(self, peer: Peer) -> None:
+        """Send the lanes' descriptors."""
+        segment = self.domain.segment
+        welcome = Welcome(
+            schema=segment.schema.blob,
+            pid=os.getpid(),
+            spin_ns=self._spin_ns,
+            lanes=peer.lanes,
+            geometry=segment.geometry,
+        )
+        fds = [segment.fd]
+        for lane in peer.lanes:
+            fds += [self.domain.bells[lane], self.domain.chimes[lane]]
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))]
+        frame = control_frame(Kind.WELCOME, welcome)
+        try:
+            sent = peer.sock.sendmsg([frame], rights)
+        except OSError:
+            sent = 0
+        if sent != len(frame):
+            # A socket that has just been made takes this much, unless its owner wants trouble.
+            self._gone(peer, died=False)
+
+    def _watch(self, peer: Peer, hello: Hello) -> None:
+        """Hear of the death of PEER's process, also when a child of it keeps the socket open."""
+        with contextlib.suppress(OSError):
+            peer.pidfd = _linux.peer_pidfd(peer.sock)
+        if peer.pidfd < 0 and peer.pid:
+            peer.pidfd = _pidfd_of(peer.pid, hello.start)
+        if peer.pidfd >= 0:
+            self._poller.add(peer.pidfd, lambda _: self._gone(peer, died=True))
+
+    def _refuse(self, peer: Peer, error: TransportError) -> None:
+        """Say why, and hang up."""
+        status = Status.BUSY if isinstance(error, BusyError) else None
+        with contextlib.suppress(OSError):
+            peer.sock.send(control_frame(Kind.ERROR, refusal(error, status)))
+        self._count("refused")
+        self._drop(peer)
+
+    def _gone(self, peer: Peer, *, died: bool) -> None:
+        """PEER hung up or died."""
+        if died and peer.lanes:
+            self._count("deaths")
+            self.on_death(peer.pid, peer.name)
+        self._drop(peer)
+
+    def _drop(self, peer: Peer) -> None:
+        """Forget PEER; its lanes are free as soon as what they asked is answered."""
+        self._peers.pop(peer.sock.fileno(), None)
+        self._poller.drop(peer.sock.fileno())
+        if peer.pidfd >= 0:
+            self._poller.drop(peer.pidfd)
+            os.close(peer.pidfd)
+            peer.pidfd = -1
+        peer.sock.close()
+        self._orphans.update(peer.lanes)
+        peer.lanes = []
+        self._reclaim()
+        self._words[_shm.index("attached")] = sum(bool(other.lanes) for other in self._peers.values())
+
+    def _end_late_handshakes(self) -> None:
+        """Hang up on who connected and said nothing."""
+        oldest = time.monotonic() - HANDSHAKE_SECONDS
+        for peer in [peer for peer in self._peers.values() if not peer.lanes and peer.since < oldest]:
+            self._refuse(peer, ProtocolError(f"no greeting within {HANDSHAKE_SECONDS} s"))
+
+    def _reclaim(self) -> None:
+        """Free the orphaned lanes that are idle."""
+        words, segment = self._words, self.domain.segment
+        done = []
+        for lane in self._orphans:
+            base = segment.control(lane)
+            if words[(base + at(LANE, "req_seq")) // 4] == words[(base + at(LANE, "rsp_seq")) // 4]:
+                words[self._owner[lane]] = 0
+                done.append(lane)
+        if done:
+            self._orphans.difference_update(done)
+            self._count("leases")
+
+    def _count(self, name: str) -> None:
+        """Add one to a word of the holder's line."""
+        at_word = _shm.index(name)
+        self._words[at_word] = (self._words[at_word] + 1) & 0xFFFFFFFF
+
+
+def _pidfd_of(pid: int, start: int) -> int:
+    """A pidfd of process PID that began at START ticks, -1 when it is another one by now or cannot be had."""
+    try:
+        fd = os.pidfd_open(pid)
+    except OSError:
+        return -1
+    # The number may have been given to another process before it was opened; then that one began later.
+    if start and _linux.start_ticks(pid) != start:
+        os.close(fd)
+        return -1
+    return fd

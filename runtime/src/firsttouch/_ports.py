@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Opens a server's ends of its addresses, with what the caller chose."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from firsttouch._guests import Guests
+from firsttouch._keeper import Keeper
+from firsttouch._shm_server import Domain, ShmPort
+from firsttouch._sockets import Listener, listen_tcp, listen_unix
+from firsttouch._stream_server import StreamPort
+from firsttouch._tls import Tls, context_for
+from firsttouch._transport import Address, Poller, Port
+from firsttouch._waiting import SPIN_NS
+from firsttouch._wire import Schema
+from firsttouch.errors import SchemaError
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a server serves.
+
+    lanes: how many requests can be under way in shared memory. pages: auto, hugetlb, thp or 4k. node: the memory node
+    to bind to. socket_mode: of the socket's file. guests: who else may connect. tls: for tcp, and a must off
+    loopback. domain, listener: what another process keeps for this one.
+    """
+
+    lanes: int = 64
+    spin_ns: int = SPIN_NS
+    pages: str = "auto"
+    node: int | None = None
+    socket_mode: int = 0o660
+    guests: Guests = field(default_factory=Guests)
+    tls: Tls | None = None
+    domain: Domain | None = None
+    listener: Listener | None = None
+
+
+class KeptPort(ShmPort):
+    """A port whose domain is leased by a thread of this process."""
+
+    def __init__(self, address: Address, domain: Domain, poller: Poller, keeper: Keeper) -> None:
+        super().__init__(address, domain, poller)
+        self._keeper = keeper
+        self._thread = threading.Thread(target=keeper.run, name="firsttouch-keeper", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._keeper.stop()
+        self._thread.join()
+        super().close()
+        self.domain.close()
+
+
+def open_port(address: Address, schema: Schema | None, options: Options, poller: Poller) -> Port:
+    """Listen at ADDRESS. See InferenceServer for what it raises."""
+    if options.domain is not None and address.scheme == "shm":
+        return ShmPort(address, options.domain, poller)
+    if schema is None:
+        raise SchemaError(f"{address} needs a schema")
+    return _OPENERS[address.scheme](address, schema, options, poller)
+
+
+def _open_shm(address: Address, schema: Schema, options: Options, poller: Poller) -> Port:
+    """Shared memory with its keeper in this process."""
+    listener = listen_unix(address, options.socket_mode)
+    try:
+        domain = Domain.create(
+            schema, options.lanes, pages=options.pages, node=options.node, spin_ns=options.spin_ns
+        )
+    except BaseException:
+        listener.close()
+        raise
+    keeper = Keeper(domain, listener, options.guests, options.spin_ns)
+    return KeptPort(address, domain, poller, keeper)
+
+
+def _open_stream(address: Address, schema: Schema, options: Options, poller: Poller) -> Port:
+    """A unix socket or tcp."""
+    context = context_for(address, options.tls, server=True)
+    listener = options.listener
+    if listener is None:
+        listener = listen_unix(address, options.socket_mode) if address.scheme == "unix" else listen_tcp(address)
+    if address.scheme == "tcp":
+        address = address._replace(port=listener.sock.getsockname()[1])
+    return StreamPort(
+        address, schema, listener, poller, limit=options.lanes, guests=options.guests, context=context
+    )
+
+
+_OPENERS: dict[str, Callable[[Address, Schema, Options, Poller], Port]] = {
+    "shm": _open_shm,
+    "unix": _open_stream,
+    "tcp": _open_stream,
+}

@@ -1,0 +1,169 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A client's connection as both shells use it: which lanes are free, which are late, and how to come back."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable
+
+from firsttouch._links import Dial, open_link
+from firsttouch._transport import Lane, Link
+from firsttouch._wire import Array, Status, Writer, failure, unpack_meta
+from firsttouch.errors import BrokenError, BusyError, ClosedError, ExpiredError
+
+_FIRST_PAUSE_SECONDS = 0.001
+_LONGEST_PAUSE_SECONDS = 0.1
+_clock = time.monotonic_ns
+
+
+class Session:
+    """One link, its lanes and who has them. Any thread may call it."""
+
+    def __init__(self, link: Link) -> None:
+        self.link = link
+        self.schema = link.schema
+        self.broken = False
+        self.free: deque[Lane] = deque(link.lanes)
+        self.writers: dict[Lane, Writer] = {lane: Writer(lane.request) for lane in link.lanes}
+        # Whose caller gave up before the answer came: to be used again once it is in.
+        self._late: list[Lane] = []
+        self._lock = threading.Condition()
+        self._waiters = 0
+        _open_sessions.add(self)
+
+    def lease(self) -> Lane | None:
+        """A lane that is free now, or None."""
+        try:
+            return self.free.pop()
+        except IndexError:
+            return self._late_lane() if self._late else None
+
+    def wait_for_lane(self, deadline_ns: int) -> Lane:
+        """A lane, when one is given back before the deadline. Raises BusyError, BrokenError."""
+        with self._lock:
+            self._waiters += 1
+            try:
+                while True:
+                    lane = self.lease()
+                    if lane is not None:
+                        return lane
+                    left = deadline_ns - _clock()
+                    if left <= 0:
+                        raise BusyError(
+                            f"all {len(self.link.lanes)} lanes of this client are in use", hint="ask for more lanes"
+                        )
+                    # A late lane becomes free without a notice.
+                    self._lock.wait(min(left / 1e9, 0.01 if self._late else 1.0))
+            finally:
+                self._waiters -= 1
+
+    def release(self, lane: Lane) -> None:
+        """Give LANE back, answered or not used."""
+        self.free.append(lane)
+        if self._waiters:
+            with self._lock:
+                self._lock.notify()
+
+    def abandon(self, lane: Lane) -> None:
+        """Give LANE back while its answer is under way."""
+        with self._lock:
+            self._late.append(lane)
+
+    def _late_lane(self) -> Lane | None:
+        """A late lane whose answer came."""
+        with self._lock:
+            for i, lane in enumerate(self._late):
+                if lane.ready():
+                    del self._late[i]
+                    return lane
+        return None
+
+    def close(self) -> None:
+        """Hang up."""
+        self.broken = True
+        _open_sessions.discard(self)
+        self.link.close()
+
+
+_open_sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    """A child gives back what it inherited: one lane must not have two writers, nor a dead parent seem alive."""
+    for session in list(_open_sessions):
+        session.close()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
+class Connector:
+    """Makes the session, and another one when it broke. DIAL says whom to call and for how long to try."""
+
+    def __init__(self, dial: Dial) -> None:
+        self.dial = dial
+        self._lock = threading.Lock()
+        self._session: Session | None = Session(open_link(dial))
+        self.reconnects = 0
+
+    def session(self) -> Session:
+        """The session that is in use. Raises ClosedError."""
+        session = self._session
+        if session is None:
+            raise ClosedError("this client is closed")
+        return session
+
+    def renew(self, old: Session, deadline_ns: int, pause: Callable[[float], None] = time.sleep) -> Session:
+        """A session in place of OLD, which broke; tries until the deadline. Raises what the last try raised."""
+        with self._lock:
+            if self._session is not old:
+                return self.session()
+            old.close()
+            seconds = _FIRST_PAUSE_SECONDS
+            while True:
+                try:
+                    self._session = Session(open_link(self.dial, old.schema))
+                except (BrokenError, BusyError, ExpiredError):
+                    if _clock() + seconds * 1e9 > deadline_ns:
+                        raise
+                    pause(seconds)
+                    seconds = min(2 * seconds, _LONGEST_PAUSE_SECONDS)
+                    continue
+                self.reconnects += 1
+                return self._session
+
+    def close(self) -> None:
+        """Hang up, for good."""
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()
+
+
+def deadline(seconds: float) -> int:
+    """SECONDS from now on the monotonic clock, in ns."""
+    return _clock() + int(seconds * 1e9)
+
+
+def answer(lane: Lane) -> tuple[dict[str, Array], dict[str, object] | None]:
+    """Copies of the arrays of LANE's answer, and its metadata. Raises what the server failed with."""
+    meta = check_outcome(lane)
+    return {name: view.copy() for name, view in lane.reply.items()}, meta
+
+
+def check_outcome(lane: Lane) -> dict[str, object] | None:
+    """The metadata of LANE's answer. Raises what the server failed with."""
+    status, data = lane.outcome()
+    if status != Status.OK:
+        raise failure(status, data.decode(errors="replace"))
+    return unpack_meta(data)
+
+
+def expired(link: Link) -> ExpiredError:
+    """The error of a deadline that passed."""
+    return ExpiredError(f"no answer from {link.peer} before the deadline")
+
+

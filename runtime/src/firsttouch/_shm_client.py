@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The client's end of shared memory: attach over a unix socket, then lanes of the segment."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import time
+
+from firsttouch import _linux, _shm
+from firsttouch._lanes import LANE, at, check_geometry, lane_parts, reply_meta_room
+from firsttouch._sockets import connect_unix, read_control
+from firsttouch._transport import READABLE, Address, Lane, Link
+from firsttouch._waiting import SPIN_NS, Fence, fence, hush, ring
+from firsttouch._wire import Hello, Kind, Schema, control_frame, parse_welcome
+from firsttouch.errors import BrokenError, ProtocolError
+
+# As many as one message of a unix socket carries (SCM_MAX_FD of include/net/scm.h), less the segment.
+MAX_LANES_OF_CLIENT = 126
+_NO_SLEEP = -1
+_sched_yield = os.sched_yield
+_clock = time.monotonic_ns
+
+
+class ShmLane(Lane):
+    """One lane of a segment. Its words are written by this client alone."""
+
+    def __init__(self, link: ShmLink, lane: int, bell: int, chime: int) -> None:
+        segment, schema = link.segment, link.schema
+        parts = lane_parts(schema)
+        block = segment.block(lane)
+        self._link = link
+        self._bell, self._chime = bell, chime
+        self._words, self._quads = segment.words, segment.quads
+        base = segment.control(lane)
+        self._req, self._sleep, self._req_meta = (
+            (base + at(LANE, name)) // 4 for name in ("req_seq", "cli_sleep", "req_meta")
+        )
+        self._rsp, self._status, self._rsp_meta = (
+            (base + at(LANE, name)) // 4 for name in ("rsp_seq", "status", "rsp_meta")
+        )
+        self._deadline, self._submit = ((base + at(LANE, name)) // 8 for name in ("deadline_ns", "submit_ns"))
+        self._srv_sleep = _shm.index("srv_sleep")
+        self.request = schema.request.views(block[parts.request : parts.request_meta])
+        self.reply = schema.reply.views(block[parts.reply : parts.reply_meta].toreadonly())
+        self._meta_out = block[parts.request_meta : parts.request_meta + schema.max_meta_bytes]
+        self._meta_in = block[parts.reply_meta : parts.reply_meta + reply_meta_room(schema)]
+        # The owner before this one may have left its last request answered: the sequence goes on from there.
+        self._seq = self._words[self._req]
+        self._fence: Fence = link.fence
+        self._words[self._sleep] = int(link.fence.always_ring)
+        self._poll = select.epoll()
+        for fd in (chime, *link.death_fds):
+            self._poll.register(fd, READABLE)
+
+    def submit(self, meta: bytes, deadline_ns: int) -> None:
+        words = self._words
+        if self._link.closed:
+            raise BrokenError("the connection is closed")
+        if meta:
+            self._meta_out[: len(meta)] = meta
+        words[self._req_meta] = len(meta)
+        self._quads[self._deadline] = deadline_ns
+        self._quads[self._submit] = _clock()
+        self._seq = seq = (self._seq + 1) & 0xFFFFFFFF
+        words[self._req] = seq
+        if words[self._srv_sleep] or self._fence.always_ring:
+            ring(self._bell)
+
+    def ready(self) -> bool:
+        return bool(self._words[self._rsp] == self._seq)
+
+    def spin(self) -> bool:
+        words, rsp, seq = self._words, self._rsp, self._seq
+        if words[rsp] == seq:
+            return True
+        end = _clock() + self._link.spin_ns
+        while _clock() < end:
+            _sched_yield()
+            if words[rsp] == seq:
+                return True
+            _sched_yield()
+            if words[rsp] == seq:
+                return True
+        return False
+
+    def arm(self) -> bool:
+        barrier = self._fence.barrier
+        if barrier is not None:
+            self._words[self._sleep] = 1
+            barrier()
+        return self.ready()
+
+    def disarm(self) -> None:
+        if self._fence.barrier is not None:
+            self._words[self._sleep] = 0
+
+    def fileno(self) -> int:
+        return self._poll.fileno()
+
+    def sleep(self, seconds: float) -> None:
+        for fd, _ in self._poll.poll(seconds):
+            if fd == self._chime:
+                hush(fd)
+            elif not self.ready():
+                raise self._link.broken()
+
+    def outcome(self) -> tuple[int, bytes]:
+        words = self._words
+        length = words[self._rsp_meta]
+        if length > len(self._meta_in):
+            raise ProtocolError(f"the server tells of {length} bytes of metadata in {len(self._meta_in)}")
+        return words[self._status], bytes(self._meta_in[:length]) if length else b""
+
+    def close(self) -> None:
+        self._poll.close()
+
+
+class ShmLink(Link):
+    """An attachment to a segment. Ends when closed, when the process that holds the memory dies, or hangs up."""
+
+    def __init__(self, address: Address, hello: Hello, seconds: float) -> None:
+        self.fence = fence()
+        self.closed = False
+        self.address = address
+        self._fds: list[int] = []
+        self.lanes = []
+        self._sock = connect_unix(address, seconds)
+        try:
+            self._attach(hello)
+        except BaseException:
+            self.close()
+            raise
+
+    def _attach(self, hello: Hello) -> None:
+        """Shake hands, map, and make the lanes."""
+        self._sock.sendall(control_frame(Kind.HELLO, hello))
+        header, payload = read_control(self._sock, self._fds)
+        welcome = parse_welcome(header, payload)
+        lanes, told = welcome.lanes, welcome.geometry
+        if told is None or len(self._fds) != 1 + 2 * len(lanes):
+            raise ProtocolError(f"the server passed {len(self._fds)} descriptors for {len(lanes)} lanes")
+        self.segment = _shm.attach(self._fds.pop(0), told)
+        self.schema: Schema = self.segment.schema
+        check_geometry(told, self.schema, lanes, os.fstat(self.segment.fd).st_size)
+        self.spin_ns = min(welcome.spin_ns, 20 * SPIN_NS)
+        pid, _, _ = _linux.peer_credentials(self._sock)
+        self.pid = pid
+        self.peer = f"{self.address}, process {pid}"
+        self.death_fds = [self._sock.fileno(), *self._pidfd()]
+        self.lanes = [
+            ShmLane(self, lane, *self._fds[2 * i : 2 * i + 2]) for i, lane in enumerate(lanes)
+        ]
+        self._sock.setblocking(False)
+
+    def _pidfd(self) -> list[int]:
+        """A pidfd of the holder where the kernel has it: a descriptor that a child inherited cannot hide its death."""
+        with contextlib.suppress(OSError):
+            fd = _linux.peer_pidfd(self._sock)
+            self._fds.append(fd)
+            return [fd]
+        with contextlib.suppress(OSError):
+            fd = os.pidfd_open(self.pid)
+            self._fds.append(fd)
+            return [fd]
+        return []
+
+    def broken(self) -> BrokenError:
+        """The error for a holder that is gone."""
+        return BrokenError(f"{self.peer} is gone", facts={"pid": self.pid, "address": str(self.address)})
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        for lane in self.lanes:
+            lane.close()
+        self._sock.close()
+        for fd in self._fds:
+            os.close(fd)
+        self._fds = []
+        if hasattr(self, "segment"):
+            self.segment.close()

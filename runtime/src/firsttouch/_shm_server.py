@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The server's end of shared memory: a domain (segment and doorbells), and the port that scans its lanes."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+
+from firsttouch import _shm
+from firsttouch._lanes import LANE, at, lane_parts, reply_meta_room
+from firsttouch._transport import Address, Poller, Port, Slot
+from firsttouch._waiting import fence, hush, new_doorbell, ring
+from firsttouch._wire import Rows, Schema, Status
+from firsttouch.errors import ProtocolError
+
+_clock = time.monotonic_ns
+
+
+@dataclass
+class Domain:
+    """What outlives a server: the segment, and two doorbells per lane (bell: to the server, chime: to the client)."""
+
+    segment: _shm.Segment
+    bells: list[int]
+    chimes: list[int]
+
+    @classmethod
+    def create(
+        cls, schema: Schema, n_lanes: int, *, pages: str = "auto", node: int | None = None, spin_ns: int = 0
+    ) -> Domain:
+        """A new domain. Raises KernelError, UnsupportedError, SchemaError."""
+        fence()
+        segment = _shm.create(schema, n_lanes, pages=pages, node=node, spin_ns=spin_ns)
+        return cls(segment, [new_doorbell() for _ in range(n_lanes)], [new_doorbell() for _ in range(n_lanes)])
+
+    def fds(self) -> list[int]:
+        """All descriptors, as adopt() takes them."""
+        return [self.segment.fd, *self.bells, *self.chimes]
+
+    @classmethod
+    def adopt(cls, fds: list[int]) -> Domain:
+        """The domain of the descriptors that another process got from fds(). Raises ProtocolError."""
+        fence()
+        lanes = (len(fds) - 1) // 2
+        segment = _shm.attach(fds[0])
+        if segment.geometry.n_lanes != lanes:
+            raise ProtocolError(f"{len(fds)} descriptors came for {segment.geometry.n_lanes} lanes")
+        return cls(segment, fds[1 : 1 + lanes], fds[1 + lanes :])
+
+    def close(self) -> None:
+        """Close all descriptors."""
+        self.segment.close()
+        for fd in (*self.bells, *self.chimes):
+            os.close(fd)
+        self.bells, self.chimes = [], []
+
+
+def field_bytes(rows: Rows, row: memoryview) -> list[memoryview]:
+    """The bytes of each field in ROW."""
+    return [row[at : at + item.nbytes] for item, at in zip(rows.fields, rows.offsets, strict=True)]
+
+
+class ShmSlot(Slot):
+    """One lane, as the server sees it. Nothing of it is trusted but where it lies."""
+
+    def __init__(self, domain: Domain, lane: int, always_ring: bool) -> None:
+        segment = domain.segment
+        parts = lane_parts(segment.schema)
+        block = segment.block(lane)
+        base = segment.control(lane)
+        self.lane = lane
+        self._words, self._quads = segment.words, segment.quads
+        self.req, self._cli_sleep, self._req_meta = (
+            (base + at(LANE, name)) // 4 for name in ("req_seq", "cli_sleep", "req_meta")
+        )
+        self._rsp, self._taken, self._status, self._rsp_meta = (
+            (base + at(LANE, name)) // 4 for name in ("rsp_seq", "taken_seq", "status", "rsp_meta")
+        )
+        self._deadline, self._submit, self._done = (
+            (base + at(LANE, name)) // 8 for name in ("deadline_ns", "submit_ns", "done_ns")
+        )
+        self._owner = (base + at(LANE, "owner_pid")) // 4
+        self.fields = field_bytes(segment.schema.request, block[: parts.request_meta].toreadonly())
+        self.reply_fields = field_bytes(segment.schema.reply, block[parts.reply : parts.reply_meta])
+        self._meta_in = block[parts.request_meta : parts.request_meta + segment.schema.max_meta_bytes]
+        self._meta_out = block[parts.reply_meta : parts.reply_meta + reply_meta_room(segment.schema)]
+        self._chime = domain.chimes[lane]
+        self._always_ring = always_ring
+        # What was pending when a server died is pending for the next one.
+        self.seen = self._words[self._rsp]
+        self.deadline_ns = self.submit_ns = 0
+
+    @property
+    def peer(self) -> str:  # type: ignore[override]
+        """The client that has the lane now."""
+        return f"lane {self.lane}, process {self._words[self._owner]}"
+
+    def accept(self) -> bytes:
+        words, quads = self._words, self._quads
+        self.seen = words[self._taken] = words[self.req]
+        self.deadline_ns = quads[self._deadline]
+        self.submit_ns = quads[self._submit]
+        # Read once: the client can still change it.
+        length = words[self._req_meta]
+        if not length:
+            return b""
+        if length > len(self._meta_in):
+            raise ProtocolError(f"{self.peer} tells of {length} bytes of metadata in {len(self._meta_in)}")
+        return bytes(self._meta_in[:length])
+
+    def finish(self, status: Status, meta: bytes) -> None:
+        words = self._words
+        if meta:
+            meta = meta[: len(self._meta_out)]
+            self._meta_out[: len(meta)] = meta
+        words[self._rsp_meta] = len(meta)
+        words[self._status] = status
+        self._quads[self._done] = _clock()
+        words[self._rsp] = self.seen
+        if words[self._cli_sleep] or self._always_ring:
+            ring(self._chime)
+
+
+class ShmPort(Port):
+    """Scans the lanes that are leased. What the lanes' words say is all there is: a restart loses nothing."""
+
+    spins = True
+
+    def __init__(self, address: Address, domain: Domain, poller: Poller) -> None:
+        self.address = address
+        self.domain = domain
+        self.schema = domain.segment.schema
+        self._poller = poller
+        self._fence = fence()
+        self._words = domain.segment.words
+        self._leases_at, self._sleep = _shm.index("leases"), _shm.index("srv_sleep")
+        self._all = [ShmSlot(domain, lane, self._fence.always_ring) for lane in range(len(domain.bells))]
+        self._slots: list[ShmSlot] = []
+        self._leases = -1
+        self._last = -1
+        words = self._words
+        words[_shm.index("srv_pid")] = os.getpid()
+        words[_shm.index("srv_epoch")] = (words[_shm.index("srv_epoch")] + 1) & 0xFFFFFFFF
+        words[self._sleep] = int(self._fence.always_ring)
+        for bell in domain.bells:
+            poller.add(bell, lambda _, bell=bell: hush(bell))  # type: ignore[misc]
+
+    def ready(self, limit: int) -> list[Slot]:
+        words = self._words
+        if words[self._leases_at] != self._leases:
+            self._look_at_leases()
+        found = [slot for slot in self._slots if words[slot.req] != slot.seen]
+        if len(found) > limit:
+            # The round goes on after the lane that was last in the one before.
+            found = [slot for slot in found if slot.lane > self._last] + [
+                slot for slot in found if slot.lane <= self._last
+            ]
+            del found[limit:]
+            self._last = found[-1].lane
+        return found  # type: ignore[return-value]
+
+    def _look_at_leases(self) -> None:
+        """Scan the lanes that have an owner. One that died stays until its request is answered."""
+        self._leases = self._words[self._leases_at]
+        self._slots = [slot for slot in self._all if self._words[slot._owner]]
+
+    def arm(self) -> bool:
+        barrier = self._fence.barrier
+        if barrier is not None:
+            self._words[self._sleep] = 1
+            barrier()
+        return bool(self.ready(1))
+
+    def disarm(self) -> None:
+        if self._fence.barrier is not None:
+            self._words[self._sleep] = 0
+
+    def gauges(self) -> list[tuple[str, str, int]]:
+        words = self._words
+        return [
+            ("clients", "gauge", words[_shm.index("attached")]),
+            ("deaths_total", "counter", words[_shm.index("deaths")]),
+            ("refused_total", "counter", words[_shm.index("refused")]),
+        ]
+
+    def close(self) -> None:
+        for bell in self.domain.bells:
+            self._poller.drop(bell)
+        self._words[_shm.index("srv_pid")] = 0

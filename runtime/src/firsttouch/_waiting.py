@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How both sides wait: spin for a bounded time with a yield in each turn, then sleep on a doorbell. Never poll asleep.
+
+The sleep handshake. A sleeper must not miss the store that it waits for:
+
+    sleeper: sleep word = 1; BARRIER; look again; sleep on the doorbell
+    other:   publish;                 read the sleep word; ring when it is 1
+
+On x86-64 a load may pass an earlier store, so that without a barrier on both sides both can read the old value: the
+sleeper sleeps and nobody rings. membarrier(GLOBAL_EXPEDITED) makes every running thread of every registered process
+pass a full barrier, so that the sleeper pays for both sides and the other side, on the fast path, needs none.
+Where membarrier cannot be had (a seccomp filter, an old kernel) this side never claims to be awake and always rings:
+0.3 us more for each message, and right without a barrier, since the kernel orders the write of an eventfd before its
+read.
+
+Between the stores of a message and the store of its sequence no barrier is needed on x86-64: stores become visible in
+their order, loads are done in theirs (Intel SDM 8.2.2). On aarch64 neither holds, and pure Python has no store that
+releases and no load that acquires: shared memory is refused there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+from collections.abc import Callable
+from functools import lru_cache
+from typing import NamedTuple
+
+from firsttouch import _linux
+from firsttouch.errors import UnsupportedError
+
+SPIN_NS = 50_000
+# A sleeper looks again after this time whatever happens: no peer can make it sleep for ever.
+NET_SECONDS = 0.2
+_TURNS_PER_LOOK = 8
+
+
+class Fence(NamedTuple):
+    """The barrier of a sleeper, or None where this side always rings; REASON is for people."""
+
+    barrier: Callable[[], None] | None
+    reason: str
+
+    @property
+    def always_ring(self) -> bool:
+        """Whether sleep words of the other side cannot be trusted here."""
+        return self.barrier is None
+
+
+def check_machine(machine: str) -> None:
+    """Raise UnsupportedError for a MACHINE whose memory order needs barriers that Python lacks."""
+    if machine != "x86_64":
+        raise UnsupportedError(
+            f"shared memory needs the store order of x86-64; on {machine} Python has no store that releases",
+            hint="use unix:// or tcp:// here",
+            facts={"machine": machine},
+        )
+
+
+@lru_cache(maxsize=1)
+def fence() -> Fence:
+    """The fence of this process, registered once. Raises UnsupportedError on a machine without the store order."""
+    check_machine(platform.machine())
+    try:
+        _linux.membarrier(_linux.Membarrier.REGISTER_GLOBAL_EXPEDITED)
+        barrier = _linux.barrier_call()
+        barrier()
+    except OSError as error:
+        return Fence(None, f"every message rings: {error}")
+    return Fence(barrier, "membarrier on the sleeping side")
+
+
+def new_doorbell() -> int:
+    """A doorbell: an eventfd that does not block and is not inherited. The caller closes it."""
+    return os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+
+
+def ring(doorbell: int) -> None:
+    """Ring. A bell that is full already rings."""
+    with contextlib.suppress(BlockingIOError):
+        os.eventfd_write(doorbell, 1)
+
+
+def hush(doorbell: int) -> None:
+    """Stop ringing; fine when it does not ring."""
+    with contextlib.suppress(BlockingIOError):
+        os.eventfd_read(doorbell)
+
+
+# A child after fork() registers itself.
+os.register_at_fork(after_in_child=fence.cache_clear)

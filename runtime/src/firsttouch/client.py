@@ -1,0 +1,319 @@
+# SPDX-License-Identifier: Apache-2.0
+"""InferenceClient and AsyncInferenceClient: send arrays, wait for the answer. Two thin shells over one session.
+
+A request is answered at least once: when the server died before the answer came, the client comes back and asks again
+until the deadline. Inference is a function of its input, so that this does no harm; say reconnect=False where it does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+from typing import Any
+
+from firsttouch._links import Dial
+from firsttouch._session import Connector, Session, answer, check_outcome, deadline, expired
+from firsttouch._tls import Tls
+from firsttouch._transport import Lane, parse_address
+from firsttouch._wire import Array, Schema, pack_meta
+from firsttouch.errors import BrokenError, BusyError
+
+Answer = tuple[dict[str, Array], dict[str, Any] | None]
+_clock = time.monotonic_ns
+# A sleeper looks again after this time, whatever happened to its doorbell.
+_NET_NS = 200_000_000
+
+
+def _wait(lane: Lane, deadline_ns: int) -> bool:
+    """Wait for LANE's answer. False when the deadline passed. Raises BrokenError, ProtocolError."""
+    if lane.spin():
+        return True
+    while True:
+        try:
+            if lane.arm():
+                return True
+            left = deadline_ns - _clock()
+            if left <= 0:
+                return False
+            lane.sleep(min(left, _NET_NS) / 1e9)
+        finally:
+            lane.disarm()
+        if lane.ready():
+            return True
+
+
+class LeasedLane:
+    """A lane that is yours: write into request, call infer(), read reply. Views live as long as the `with` block."""
+
+    __slots__ = ("_lane", "_session", "_timeout", "pending", "reply", "request")
+
+    def __init__(self, session: Session, lane: Lane, timeout: float) -> None:
+        self._session, self._lane, self._timeout = session, lane, timeout
+        self.request: dict[str, Array] = lane.request
+        self.reply: dict[str, Array] = lane.reply
+        self.pending = False
+
+    def infer(self, meta: Mapping[str, Any] | None = None, timeout: float | None = None) -> dict[str, Any] | None:
+        """Send what is in `request`; the answer's arrays are in `reply` afterwards, its metadata is returned.
+
+        Raises ExpiredError after TIMEOUT seconds, BrokenError, HandlerError.
+        """
+        self.submit(meta, timeout)
+        return self.result(timeout)
+
+    def submit(self, meta: Mapping[str, Any] | None = None, timeout: float | None = None) -> None:
+        """Send what is in `request` and go on; do not touch it before result(). Raises BusyError, BrokenError."""
+        if self.pending:
+            raise BusyError("this lane waits for an answer already", hint="call result() first")
+        until = deadline(self._timeout if timeout is None else timeout)
+        self._lane.submit(pack_meta(meta, self._session.schema.max_meta_bytes), until)
+        self.pending = True
+
+    def result(self, timeout: float | None = None) -> dict[str, Any] | None:
+        """Wait for the answer of submit(). After ExpiredError it may be called again."""
+        if not _wait(self._lane, deadline(self._timeout if timeout is None else timeout)):
+            raise expired(self._session.link)
+        self.pending = False
+        return check_outcome(self._lane)
+
+    def done(self) -> bool:
+        """Whether result() would not wait."""
+        return self._lane.ready()
+
+
+class InferenceClient:
+    """Asks the server at an address. Threads may share it; LANES bounds how many requests are under way."""
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        schema: Schema | None = None,
+        lanes: int = 1,
+        timeout: float = 30.0,
+        reconnect: bool = True,
+        name: str = "",
+        tls: Tls | None = None,
+    ) -> None:
+        """Connect. SCHEMA is what the server must have, if given; TIMEOUT is in seconds, for each request.
+
+        Raises AddressError, BrokenError when nobody serves there, BusyError, RefusedError, SchemaError, ProtocolError.
+        """
+        self._connector = Connector(
+            Dial(parse_address(address), lanes=lanes, schema=schema, seconds=min(timeout, 5.0), name=name, tls=tls)
+        )
+        self._timeout = timeout
+        self._reconnect = reconnect
+
+    @property
+    def schema(self) -> Schema:
+        """The server's schema."""
+        return self._connector.session().schema
+
+    @property
+    def peer(self) -> str:
+        """The server, for people."""
+        return self._connector.session().link.peer
+
+    @property
+    def reconnects(self) -> int:
+        """How often this client had to come back."""
+        return self._connector.reconnects
+
+    def infer(
+        self, arrays: Mapping[str, Array], meta: Mapping[str, Any] | None = None, *, timeout: float | None = None
+    ) -> Answer:
+        """Send ARRAYS and META, return copies of the answer's arrays, and its metadata.
+
+        Raises SchemaError or TooLargeError when they do not fit (nothing was sent), ExpiredError after TIMEOUT
+        seconds, BusyError when all lanes are in use until then, BrokenError when the server is gone, HandlerError when
+        it failed.
+        """
+        until = deadline(self._timeout if timeout is None else timeout)
+        session = self._connector.session()
+        while True:
+            try:
+                return self._infer(session, arrays, meta, until)
+            except BrokenError:
+                if not self._reconnect:
+                    session.close()
+                    raise
+                session = self._connector.renew(session, until)
+
+    def _infer(
+        self, session: Session, arrays: Mapping[str, Array], meta: Mapping[str, Any] | None, until: int
+    ) -> Answer:
+        """One try on one session."""
+        lane = session.lease() or session.wait_for_lane(until)
+        pending = False
+        try:
+            data = pack_meta(meta, session.schema.max_meta_bytes) if meta is not None else b""
+            session.writers[lane](arrays)
+            lane.submit(data, until)
+            pending = True
+            if not _wait(lane, until):
+                raise expired(session.link)
+            pending = False
+            return answer(lane)
+        finally:
+            if pending:
+                session.abandon(lane)
+            else:
+                session.release(lane)
+
+    @contextlib.contextmanager
+    def lane(self, timeout: float | None = None) -> Iterator[LeasedLane]:
+        """A lane to write into without a copy, for as long as the `with` block lasts. Raises BusyError, BrokenError."""
+        seconds = self._timeout if timeout is None else timeout
+        until = deadline(seconds)
+        session = self._connector.session()
+        if session.broken and self._reconnect:
+            session = self._connector.renew(session, until)
+        lane = session.lease() or session.wait_for_lane(until)
+        leased = LeasedLane(session, lane, seconds)
+        try:
+            yield leased
+        except BrokenError:
+            session.broken = True
+            raise
+        finally:
+            if leased.pending:
+                session.abandon(lane)
+            else:
+                session.release(lane)
+
+    def close(self) -> None:
+        """Hang up. Requests under way in other threads end with BrokenError."""
+        self._connector.close()
+
+    def __enter__(self) -> InferenceClient:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class AsyncInferenceClient:
+    """The same for asyncio: waits on descriptors, never spins, one event loop."""
+
+    def __init__(self, connector: Connector, timeout: float, reconnect: bool) -> None:
+        """Use connect()."""
+        self._connector, self._timeout, self._reconnect = connector, timeout, reconnect
+        self._free = asyncio.Semaphore(len(connector.session().link.lanes))
+
+    @classmethod
+    async def connect(
+        cls,
+        address: str,
+        *,
+        schema: Schema | None = None,
+        lanes: int = 8,
+        timeout: float = 30.0,
+        reconnect: bool = True,
+        name: str = "",
+        tls: Tls | None = None,
+    ) -> AsyncInferenceClient:
+        """Connect, in a thread. See InferenceClient for the arguments and what it raises."""
+        dial = Dial(parse_address(address), lanes, schema, min(timeout, 5.0), name, tls)
+        return cls(await asyncio.to_thread(Connector, dial), timeout, reconnect)
+
+    async def infer(
+        self, arrays: Mapping[str, Array], meta: Mapping[str, Any] | None = None, *, timeout: float | None = None
+    ) -> Answer:
+        """As InferenceClient.infer(). When cancelled, the lane is used again once its answer came."""
+        until = deadline(self._timeout if timeout is None else timeout)
+        try:
+            await asyncio.wait_for(self._free.acquire(), max(0.0, (until - _clock()) / 1e9))
+        except asyncio.TimeoutError:
+            raise BusyError("all lanes of this client are in use", hint="ask for more lanes") from None
+        try:
+            return await self._infer(arrays, meta, until)
+        finally:
+            self._free.release()
+
+    async def _infer(self, arrays: Mapping[str, Array], meta: Mapping[str, Any] | None, until: int) -> Answer:
+        """Try until it is answered."""
+        session = self._connector.session()
+        while True:
+            try:
+                return await self._try(session, arrays, meta, until)
+            except BrokenError:
+                if not self._reconnect:
+                    session.close()
+                    raise
+                session = await asyncio.to_thread(self._connector.renew, session, until)
+
+    async def _try(
+        self, session: Session, arrays: Mapping[str, Array], meta: Mapping[str, Any] | None, until: int
+    ) -> Answer:
+        """One try on one session."""
+        lane = session.lease()
+        while lane is None:
+            # Only a lane whose caller gave up can be missing; the server answers it soon.
+            if _clock() > until:
+                raise BusyError("all lanes of this client wait for late answers")
+            await asyncio.sleep(0.001)
+            lane = session.lease()
+        pending = False
+        try:
+            session.writers[lane](arrays)
+            lane.submit(pack_meta(meta, session.schema.max_meta_bytes), until)
+            pending = True
+            if not await _wait_async(lane, until):
+                raise expired(session.link)
+            pending = False
+            return answer(lane)
+        finally:
+            if pending:
+                session.abandon(lane)
+            else:
+                session.release(lane)
+
+    async def close(self) -> None:
+        """Hang up."""
+        self._connector.close()
+
+    async def __aenter__(self) -> AsyncInferenceClient:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+
+async def _wait_async(lane: Lane, deadline_ns: int) -> bool:
+    """Wait for LANE's answer in the event loop. False when the deadline passed."""
+    loop = asyncio.get_running_loop()
+    fd = lane.fileno()
+    try:
+        while not lane.arm():
+            left = deadline_ns - _clock()
+            if left <= 0:
+                return False
+            woken = loop.create_future()
+            loop.add_reader(fd, _wake, woken)
+            try:
+                await asyncio.wait_for(woken, min(left, _NET_NS) / 1e9)
+            except asyncio.TimeoutError:
+                pass
+            finally:
+                loop.remove_reader(fd)
+            # What woke us is taken away here, so that a level does not wake us again.
+            lane.sleep(0)
+            if lane.ready():
+                return True
+        return True
+    finally:
+        lane.disarm()
+
+
+def _wake(future: asyncio.Future[None]) -> None:
+    """Wake who waits for FUTURE."""
+    if not future.done():
+        future.set_result(None)

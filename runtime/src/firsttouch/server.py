@@ -1,0 +1,294 @@
+# SPDX-License-Identifier: Apache-2.0
+"""InferenceServer: takes all requests that are ready as one batch, and answers them at once."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from firsttouch import _ports
+from firsttouch._metrics import Metrics
+from firsttouch._ports import Options
+from firsttouch._transport import Poller, Port, Slot, parse_address
+from firsttouch._waiting import NET_SECONDS, hush, new_doorbell, ring
+from firsttouch._wire import Array, Schema, Status, pack_meta, unpack_meta
+from firsttouch.errors import ClosedError, ProtocolError, SchemaError
+
+_clock = time.monotonic_ns
+_sched_yield = os.sched_yield
+_LOOKS_PER_TURN = 4
+
+
+class Batch:
+    """Requests that are answered together.
+
+    arrays: for each field an array [n, *shape], valid until the next batch; metas: metadata of each request or None.
+    """
+
+    __slots__ = ("_metrics", "_server", "_slots", "arrays", "metas")
+
+    def __init__(
+        self, server: InferenceServer, slots: list[Slot], metas: list[dict[str, Any] | None], arrays: dict[str, Array]
+    ) -> None:
+        self._server = server
+        self._slots = slots
+        self.metas = metas
+        self.arrays = arrays
+
+    def __len__(self) -> int:
+        return len(self.metas)
+
+    @property
+    def answered(self) -> bool:
+        """Whether reply() or fail() was called."""
+        return not self._slots
+
+    @property
+    def peers(self) -> list[str]:
+        """Who asks, for people."""
+        return [slot.peer for slot in self._slots]
+
+    def reply(self, arrays: Mapping[str, Array], metas: Sequence[Mapping[str, Any] | None] | None = None) -> None:
+        """Answer all: arrays [n, *shape] of the schema's dtypes, and metadata for each if there is any.
+
+        Raises SchemaError when they do not fit; nothing is answered then. Raises ClosedError the second time.
+        """
+        slots = self._slots
+        if not slots:
+            raise ClosedError("this batch is answered already")
+        rows = self._server._reply_rows(arrays, len(slots))
+        limit = self._server.schema.max_meta_bytes
+        blobs = [pack_meta(meta, limit) for meta in metas] if metas is not None else [b""] * len(slots)
+        if len(blobs) != len(slots):
+            raise SchemaError(f"{len(blobs)} metadata for {len(slots)} requests")
+        self._slots = []
+        for i, slot in enumerate(slots):
+            for (data, size), target in zip(rows, slot.reply_fields, strict=True):
+                target[:] = data[i * size : i * size + size]
+            slot.finish(Status.OK, blobs[i])
+        self._server._count_answers(slots)
+
+    def fail(self, text: str) -> None:
+        """Answer all with HandlerError(TEXT). Raises ClosedError when they are answered already."""
+        slots, self._slots = self._slots, []
+        if not slots:
+            raise ClosedError("this batch is answered already")
+        for slot in slots:
+            slot.finish(Status.HANDLER, text.encode()[:512])
+        self._server.counts.failed += len(slots)
+
+
+Handler = Callable[[Batch], Mapping[str, Array]]
+
+
+class InferenceServer:
+    """Serves SCHEMA at one or more addresses. One thread calls batches() or serve(); stop() is for any thread."""
+
+    def __init__(
+        self,
+        address: str | Sequence[str],
+        schema: Schema | None = None,
+        *,
+        max_batch: int = 64,
+        options: Options | None = None,
+    ) -> None:
+        """Begin to listen. SCHEMA may be left out when OPTIONS bring a kept domain that has it.
+
+        Raises AddressError, BusyError, RefusedError (no TLS off loopback), UnsupportedError, KernelError.
+        """
+        self._open = False
+        options = options or Options()
+        self.counts = Metrics()
+        self._max_batch = max_batch
+        self._poller = Poller()
+        self._stop = new_doorbell()
+        self._stopping = False
+        self._poller.add(self._stop, lambda _: hush(self._stop))
+        addresses = [parse_address(text) for text in ([address] if isinstance(address, str) else address)]
+        self._ports: list[Port] = []
+        self._open = True
+        try:
+            for place in addresses:
+                self._ports.append(_ports.open_port(place, schema, options, self._poller))
+        except BaseException:
+            self.close()
+            raise
+        self.schema = self._ports[0].schema
+        self._spin_ns = options.spin_ns if any(port.spins for port in self._ports) else 0
+        self._has_streams = not all(port.spins for port in self._ports)
+        self._make_buffers()
+
+    def _make_buffers(self) -> None:
+        """The arrays of a batch, touched here: by the thread that will use them, on its node."""
+        fields = self.schema.request.fields
+        count = self._max_batch
+        self._stacks = {item.name: np.zeros((count, *item.shape), item.dtype) for item in fields}
+        for stack in self._stacks.values():
+            stack.fill(0)
+        flat = [stack.reshape(-1).view(np.uint8).data for stack in self._stacks.values()]
+        self._rows = [
+            [data[i * item.nbytes : (i + 1) * item.nbytes] for data, item in zip(flat, fields, strict=True)]
+            for i in range(count)
+        ]
+        self._views = [{name: stack[:n] for name, stack in self._stacks.items()} for n in range(count + 1)]
+        self._reply_fields = [
+            (item.name, np.dtype(item.dtype), item.shape, item.nbytes) for item in self.schema.reply.fields
+        ]
+
+    @property
+    def addresses(self) -> list[str]:
+        """Where this server listens; a tcp port that was asked for as 0 is the real one."""
+        return [str(port.address) for port in self._ports]
+
+    @property
+    def ports(self) -> list[Port]:
+        """The server's ends of its addresses."""
+        return list(self._ports)
+
+    def batches(self) -> Iterator[Batch]:
+        """Wait for requests and yield all that are ready, until stop().
+
+        A batch that was not answered when the next one is asked for is answered with HandlerError.
+        """
+        while not self._stopping:
+            if not self._open:
+                raise ClosedError("this server is closed")
+            batch = self._take(self._wait())
+            if batch is None:
+                continue
+            try:
+                yield batch
+            finally:
+                if not batch.answered:
+                    batch.fail("the server gave no answer")
+
+    def serve(self, handler: Handler) -> None:
+        """Answer each batch with what HANDLER returns for it, until stop(). What it raises is told to the clients."""
+        for batch in self.batches():
+            try:
+                batch.reply(handler(batch))
+            except Exception as error:  # noqa: BLE001  a handler may raise anything, and the server goes on
+                if not batch.answered:
+                    batch.fail(f"{type(error).__name__}: {error}")
+
+    def stop(self) -> None:
+        """Make batches() and serve() end after the batch they are at. From any thread or a signal handler."""
+        self._stopping = True
+        if self._open:
+            ring(self._stop)
+
+    def metrics(self) -> str:
+        """Counters and histograms as Prometheus text."""
+        gauges = [gauge for port in self._ports for gauge in port.gauges()]
+        return self.counts.text(gauges)
+
+    def close(self) -> None:
+        """Hang up on all clients and give everything back."""
+        if not self._open:
+            return
+        self._open, self._stopping = False, True
+        for port in self._ports:
+            port.close()
+        self._poller.close()
+        os.close(self._stop)
+
+    def __enter__(self) -> InferenceServer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _ready(self) -> list[Slot]:
+        """What is ready now, at most a batch."""
+        if self._has_streams:
+            self._poller.run(0)
+        if len(self._ports) == 1:
+            return self._ports[0].ready(self._max_batch)
+        found: list[Slot] = []
+        for port in self._ports:
+            found += port.ready(self._max_batch - len(found))
+        # The next round begins with another port.
+        self._ports.append(self._ports.pop(0))
+        return found
+
+    def _wait(self) -> list[Slot]:
+        """Requests, or nothing after stop() or a while. Spins first, then sleeps."""
+        if self._spin_ns:
+            end = _clock() + self._spin_ns
+            while True:
+                for _ in range(_LOOKS_PER_TURN):
+                    found = self._ready()
+                    if found:
+                        return found
+                    _sched_yield()
+                if _clock() > end:
+                    break
+        while not self._stopping:
+            if any(port.arm() for port in self._ports):
+                break
+            woken = self._poller.run(NET_SECONDS)
+            if woken:
+                break
+        for port in self._ports:
+            port.disarm()
+        return self._ready()
+
+    def _take(self, slots: list[Slot]) -> Batch | None:
+        """Accept SLOTS and copy their rows; those that are too late or wrong are answered here."""
+        if not slots:
+            return None
+        counts, now = self.counts, _clock()
+        taken: list[Slot] = []
+        metas: list[dict[str, Any] | None] = []
+        for slot in slots:
+            try:
+                raw = slot.accept()
+                meta = unpack_meta(raw) if raw else None
+            except ProtocolError as error:
+                counts.protocol_errors += 1
+                slot.finish(Status.PROTOCOL, str(error).encode()[:512])
+                continue
+            if slot.deadline_ns < now:
+                counts.expired += 1
+                slot.finish(Status.EXPIRED, b"the deadline was over before the request was taken")
+                continue
+            for target, source in zip(self._rows[len(taken)], slot.fields, strict=True):
+                target[:] = source
+            counts.queue_ns.add(max(0, min(now - slot.submit_ns, 1 << 62)))
+            taken.append(slot)
+            metas.append(meta)
+        if not taken:
+            return None
+        counts.batches += 1
+        counts.requests += len(taken)
+        counts.batch_size.add(len(taken) - 1)
+        return Batch(self, taken, metas, self._views[len(taken)])
+
+    def _reply_rows(self, arrays: Mapping[str, Array], count: int) -> list[tuple[memoryview, int]]:
+        """The bytes of ARRAYS and of one row of each, in the schema's order. Raises SchemaError."""
+        found = []
+        for name, dtype, shape, nbytes in self._reply_fields:
+            array = arrays.get(name)
+            if array is None or array.dtype != dtype or array.shape != (count, *shape):
+                told = "missing" if array is None else f"{array.dtype}{list(array.shape)}"
+                raise SchemaError(f"answer {name} is {told}; the schema wants {dtype}{[count, *shape]}")
+            if not array.flags.c_contiguous:
+                array = np.ascontiguousarray(array)
+            found.append((array.data.cast("B"), nbytes))
+        if len(arrays) != len(found):
+            wanted = [item[0] for item in self._reply_fields]
+            raise SchemaError(f"answer has {sorted(arrays)}; the schema wants {wanted}")
+        return found
+
+    def _count_answers(self, slots: list[Slot]) -> None:
+        """Count how long SLOTS took from sent to answered."""
+        now, add = _clock(), self.counts.latency_ns.add
+        for slot in slots:
+            add(max(0, min(now - slot.submit_ns, 1 << 62)))

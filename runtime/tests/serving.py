@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A server in a child process that does what the metadata of a request says."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from firsttouch import Batch, InferenceServer, Options, Schema
+
+SCHEMA = Schema.of(
+    {"obs": ("float32", (64, 3)), "id": ("int64", ())},
+    {"act": ("float32", (5,)), "id": ("int64", ())},
+    max_meta_bytes=2000,
+)
+TRANSPORTS = ("shm", "unix", "tcp")
+
+
+def address_of(transport: str, folder: Path) -> str:
+    """An address to serve at."""
+    return "tcp://127.0.0.1:0" if transport == "tcp" else f"{transport}://{folder}/server"
+
+
+def request(number: int) -> dict[str, Any]:
+    """Arrays that belong together: every value of obs is NUMBER."""
+    return {"obs": np.full((64, 3), number, "f4"), "id": np.array(number, "i8")}
+
+
+def check(number: int, arrays: dict[str, Any]) -> None:
+    """Raise unless ARRAYS answer request NUMBER, whole."""
+    assert arrays["id"] == number
+    assert (arrays["act"] == np.float32(number) * 2).all()
+
+
+def handle(batch: Batch) -> None:
+    """Answer twice obs[0, 0], after what the first request's metadata asks for."""
+    meta = batch.metas[0] or {}
+    time.sleep(meta.get("sleep", 0))
+    if "fail" in meta:
+        raise RuntimeError(meta["fail"])
+    if meta.get("silent"):
+        return
+    if meta.get("die"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    obs, ids = batch.arrays["obs"], batch.arrays["id"]
+    whole = (obs.reshape(len(batch), -1) == ids.astype("f4")[:, None]).all()
+    act = np.repeat(obs[:, 0, :1] * 2, 5, axis=1) if whole else np.full((len(batch), 5), np.nan, "f4")
+    metas = [{**(item or {}), "batch": len(batch)} if item is not None else None for item in batch.metas]
+    batch.reply({"act": act, "id": ids}, metas)
+
+
+def serve(server: InferenceServer) -> None:
+    """Serve until SIGTERM."""
+    signal.signal(signal.SIGTERM, lambda *_: server.stop())
+    for batch in server.batches():
+        try:
+            handle(batch)
+        except RuntimeError as error:
+            batch.fail(str(error))
+
+
+@contextlib.contextmanager
+def child(target: Callable[[], object]) -> Iterator[int]:
+    """Run TARGET in a child process; kill it at the end if it is still there."""
+    sys.stdout.flush()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            target()
+            os._exit(0)
+        except BaseException:  # noqa: BLE001  nothing may leave the child
+            traceback.print_exc()
+            sys.stderr.flush()
+            os._exit(1)
+    try:
+        yield pid
+    finally:
+        end(pid)
+
+
+def end(pid: int, sig: int = signal.SIGKILL) -> int:
+    """Send SIG to the child PID and collect it: its wait status, 0 when it was collected before."""
+    with contextlib.suppress(ProcessLookupError, ChildProcessError):
+        os.kill(pid, sig)
+        return os.waitpid(pid, 0)[1]
+    return 0
+
+
+@contextlib.contextmanager
+def served(
+    address: str, schema: Schema = SCHEMA, options: Options | None = None, max_batch: int = 64
+) -> Iterator[tuple[str, int]]:
+    """A server at ADDRESS in a child: where it is, and its pid."""
+    reader, writer = os.pipe()
+
+    def run() -> None:
+        os.close(reader)
+        with InferenceServer(address, schema, options=options, max_batch=max_batch) as server:
+            os.write(writer, server.addresses[0].encode())
+            os.close(writer)
+            serve(server)
+
+    with child(run) as pid:
+        os.close(writer)
+        with open(reader, "rb") as file:
+            where = file.read().decode()
+        assert where, "the server did not start"
+        yield where, pid
+
+
+def eventually(condition: Callable[[], bool], seconds: float = 5.0) -> bool:
+    """Whether CONDITION holds within SECONDS."""
+    end_at = time.monotonic() + seconds
+    while time.monotonic() < end_at:
+        if condition():
+            return True
+        time.sleep(0.002)
+    return condition()
+
+
