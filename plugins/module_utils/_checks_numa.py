@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The nodes: are they as expected, do they exist, is the guest wider than a socket, does the planned transport hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ._checks_host import Check, Context
+from ._numa_expect import ASSERTED, VARIABLE, judge_expected, read_expected
+from ._plan_numa import memory_bindable, trust_of
+from ._state import PLAN
+from ._topology import Topology, read_topology
+from ._topology_cpus import CPU_DIR
+from ._topology_nodes import NODE_DIR
+from ._transport_choice import choose
+from ._trust import Trust
+from ._trust_signs import Signs, read_signs
+from ._verdict import Result, judge, not_applicable, skipped
+
+POLICY = "firsttouch_transport_policy"
+_REASONS = {
+    "hidden": "topology_hidden",
+    "contradictory": "topology_contradictory",
+    "consistent": "assertion_not_met",
+    "unknown": "topology_unknown",
+}
+_REMEDIES = {
+    "hidden": (
+        "Let the hypervisor show the guest the nodes that it runs on, or vouch for what it shows with "
+        f"{VARIABLE}.trust: asserted."
+    ),
+    "contradictory": (
+        f"Correct what firmware or hypervisor tell of nodes, sockets and caches; {VARIABLE}.trust cannot settle it."
+    ),
+    "consistent": f"Correct what {VARIABLE} expects: it vouches for a topology that is not this one.",
+    "unknown": f"Verify on the host itself; {VARIABLE}.cores_per_socket and {VARIABLE}.trust add what it cannot show.",
+}
+
+
+def _expected(ctx: Context) -> dict[str, Any]:
+    """What the plan expects of the nodes; empty when nobody does."""
+    found = _planned(ctx, "numa").get("expected")
+    return read_expected(found) if found else {}
+
+
+def _planned(ctx: Context, name: str) -> Mapping[str, Any]:
+    found = ctx.plan.get(name)
+    return found if isinstance(found, Mapping) else {}
+
+
+def _topology(ctx: Context) -> Topology:
+    found: Topology = ctx.keep("topology", lambda: read_topology(ctx.root))
+    return found
+
+
+def _trust(ctx: Context) -> Trust:
+    signs: Signs = ctx.keep("trust_signs", lambda: read_signs(ctx.root))
+    found: Trust = ctx.keep("trust", lambda: trust_of(_expected(ctx), _topology(ctx), signs))
+    return found
+
+
+def _asserted(ctx: Context) -> bool:
+    return _expected(ctx).get("trust") == ASSERTED
+
+
+def check_expected(ctx: Context) -> Iterator[Result]:
+    """Nodes, their CPUs, memory and distances, sockets, cores and threads, as far as somebody expects them."""
+    yield from judge_expected(_expected(ctx), _topology(ctx))
+
+
+def check_trust(ctx: Context) -> Iterator[Result]:
+    """Whether the nodes that the kernel shows exist; who vouches for them wants to see `exposed`."""
+    trust, asserted = _trust(ctx), _asserted(ctx)
+    source = next((row.source for row in trust.evidence if row.points == trust.verdict), f"{NODE_DIR}/online")
+    expected = {"trust": "exposed"} if asserted else None
+    observed = {"trust": trust.verdict, "because": trust.words}
+    remedy = _REMEDIES.get(trust.verdict, "")
+    if trust.verdict == "unknown":
+        yield skipped(
+            "numa.trust",
+            "running",
+            _REASONS["unknown"],
+            expected=expected,
+            observed=observed,
+            source=source,
+            remedy=remedy,
+            intended=asserted,
+        )
+        return
+    good = trust.verdict == "exposed" or (trust.verdict == "consistent" and not asserted)
+    yield judge(
+        "numa.trust",
+        "running",
+        expected,
+        observed,
+        good=good,
+        reason=_REASONS.get(trust.verdict, ""),
+        source=source,
+        remedy=remedy,
+        intended=asserted,
+    )
+
+
+def check_co_scheduling(ctx: Context) -> Iterator[Result]:
+    """Whether a guest has more CPUs in one node or socket than a socket of its machine has cores."""
+    identity, risk = "numa.co_scheduling", _trust(ctx).co_scheduling
+    source = risk.source if risk.source.startswith("/") else f"{CPU_DIR}/online"
+    if _topology(ctx).virtualization.bare_metal:
+        yield not_applicable(identity, "running", "bare_metal")
+        return
+    if risk.risk is None or risk.physical_cores is None:
+        remedy = f"Name the cores of a socket of the physical machine in {VARIABLE}.cores_per_socket."
+        yield skipped(
+            identity,
+            "running",
+            "cores_unknown",
+            observed=risk.text,
+            source=source,
+            remedy=remedy,
+            intended=False,
+        )
+        return
+    yield judge(
+        identity,
+        "running",
+        {"cores_at_most": risk.physical_cores},
+        {"cores": risk.cores, "vcpus": risk.vcpus, "in": risk.where},
+        good=not risk.risk,
+        reason="co_scheduling",
+        source=source,
+        remedy=(
+            f"{risk.text}. Give it at most {risk.physical_cores} in each node, or correct "
+            f"{VARIABLE}.cores_per_socket."
+        ),
+        intended=False,
+    )
+
+
+def check_transport(ctx: Context) -> Iterator[Result]:
+    """Whether the transport of the plan is still what follows from the topology."""
+    plan = _planned(ctx, "transport")
+    if not plan:
+        return
+    trust, bindable = _trust(ctx), memory_bindable(_topology(ctx))
+    now = choose(
+        trust.verdict, bindable=bindable, policy=plan["policy"], latency_target_us=plan["latency_target_us"]
+    )
+    expected, observed = plan["transport"], now.transport
+    if expected != observed and trust.verdict == "unknown":
+        yield skipped(
+            "numa.transport",
+            "running",
+            _REASONS["unknown"],
+            expected=expected,
+            observed=trust.words,
+            source=PLAN,
+            remedy=_REMEDIES["unknown"],
+        )
+        return
+    yield judge(
+        "numa.transport",
+        "running",
+        expected,
+        observed,
+        reason="transport_differs",
+        source=PLAN,
+        remedy=f"{now.words}. Run provision, so that the plan follows; {POLICY} decides how it is chosen.",
+    )
+    if now.warning:
+        yield judge(
+            "numa.transport.bound",
+            "running",
+            True,
+            now.bound,
+            reason="transport_unbound",
+            source=PLAN,
+            remedy=f"{now.warning}; {POLICY}: topology takes a socket here.",
+            soft=True,
+        )
+
+
+CHECKS = (
+    Check("numa.expected", ("running",), check_expected, lambda ctx: bool(_planned(ctx, "numa").get("expected"))),
+    Check("numa.trust", ("running",), check_trust, lambda ctx: False),
+    Check("numa.co_scheduling", ("running",), check_co_scheduling, lambda ctx: False),
+    Check("numa.transport", ("running",), check_transport, lambda ctx: bool(_planned(ctx, "transport"))),
+)
