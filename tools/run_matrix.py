@@ -30,7 +30,7 @@ REQUIREMENTS = ROOT / "tests" / "requirements-matrix.txt"
 VENVS = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "firsttouch" / "venvs"
 # The test host and the verifier run on the developer's own Python only.
 ELSEWHERE = ("tests/unit/testhost", "tests/unit/testinfra", "tests/unit/tools")
-CONTROLLER_ONLY = ("tests/unit/plugins/action",)
+CONTROLLER_ONLY = ("tests/unit/plugins/action", "tests/unit/plugins/plugin_utils")
 # What a module finds of ansible-core on a host; the package itself is as bare there.
 KEPT_ON_HOSTS = ("release.py", "module_utils")
 BARE_PACKAGE = "from ansible.release import __author__, __version__\n"

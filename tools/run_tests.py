@@ -33,7 +33,9 @@ def lint() -> None:
     """Run ansible-lint's production profile, yamllint, ruff, mypy --strict and the check of the changelog."""
     link_checkout()
     packages = [
-        word for name in ("module_utils", "modules", "action") for word in ("-p", f"{PLUGINS}.{name}")
+        word
+        for name in ("module_utils", "modules", "plugin_utils", "action")
+        for word in ("-p", f"{PLUGINS}.{name}")
     ]
     profile = ("--offline", "--nocolor", "--strict", "--profile", "production")
     each(

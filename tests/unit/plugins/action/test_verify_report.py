@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The controller side of verify_report: where reports go, and that every host of the play is in them."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("ansible.plugins.action", reason="runs on the controller only")
+
+from ansible.errors import AnsibleActionFail
+from ansible.plugins.action import ActionBase
+from ansible_collections.firsttouch.host.plugins.action import verify_outcome, verify_report
+from verify_records import HOSTILE, answer, broken, verified
+
+
+@pytest.fixture(autouse=True)
+def _no_base_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ActionBase, "run", lambda self, tmp=None, task_vars=None: {})
+
+
+def plugin_of(module: Any, **args: Any) -> Any:
+    plugin = module.ActionModule.__new__(module.ActionModule)
+    plugin._task = SimpleNamespace(args=args)
+    return plugin
+
+
+def play(tmp_path: Path, *entries: dict[str, Any], **others: Any) -> dict[str, Any]:
+    hostvars: dict[str, Any] = dict(others)
+    for number, entry in enumerate(entries):
+        path = tmp_path / f"{number}.json"
+        path.write_text(json.dumps(entry))
+        hostvars[entry["host"]] = {verify_report.RESULT: {"state": entry["state"], "file": str(path)}}
+    return {"hostvars": hostvars, "ansible_play_hosts_all": list(hostvars), "ansible_inventory_sources": ["a,b"]}
+
+
+def test_all_hosts_are_in_the_reports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    entries = (
+        verified("good", answer("boot.a")),
+        verified(HOSTILE, answer("boot.a", "fail")),
+        broken("dark", unreachable=True, msg="no\x1broute"),
+    )
+    lost = {
+        "never": {},
+        "crashed": {verify_report.RESULT: {"failed": True, "msg": "templating failed"}},
+        "vanished": {verify_report.RESULT: {"state": "pass", "file": str(tmp_path / "gone.json")}},
+    }
+    variables = play(tmp_path, *entries, **lost)
+    returned = plugin_of(verify_report, report_dir=str(tmp_path / "out")).run(task_vars=variables)
+    document = json.loads((tmp_path / "out" / "report.json").read_text())
+    states = {host["name"]: host["state"] for host in document["hosts"]}
+    assert states == {
+        "good": "pass",
+        HOSTILE: "fail",
+        "dark": "unreachable",
+        "never": "error",
+        "crashed": "error",
+        "vanished": "error",
+    }
+    assert returned["outcome"] == "failed_and_unreachable" == document["outcome"]
+    assert set(returned["failed_hosts"]) == {"never", "crashed", "vanished", HOSTILE}
+    assert returned["unreachable_hosts"] == {"dark": "no\ufffdroute"}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == set(verify_report.NAMES)
+    out = capsys.readouterr().out
+    assert all(str(tmp_path / "out" / name) in out for name in verify_report.NAMES)
+    assert "Verified 6 hosts: 1 pass, 1 fail, 3 error, 1 unreachable. Outcome: 4 failed, 1 unreachable." in out
+
+
+def test_an_incomplete_host_is_not_called_fine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    entry = verified("a", answer("boot.a", "not_evaluated", intended=False))
+    returned = plugin_of(verify_report, report_dir=str(tmp_path / "out")).run(task_vars=play(tmp_path, entry))
+    assert returned["failed_hosts"] == {} and "Incomplete is not as planned" in capsys.readouterr().out
+
+
+def test_before_the_first_host_mistakes_are_refused(tmp_path: Path) -> None:
+    where = str(tmp_path / "out")
+    ready = plugin_of(verify_report, state="prepared", report_dir=where).run(task_vars={})
+    assert ready["report_dir"] == where and os.listdir(where) == ["hosts"] and os.listdir(f"{where}/hosts") == []
+    with pytest.raises(AnsibleActionFail, match="firsttouch_verify_fail_on: unknown fial"):
+        plugin_of(verify_report, state="prepared", report_dir=where, fail_on=["fial"]).run(task_vars={})
+    with pytest.raises(AnsibleActionFail, match="no concern bot"):
+        plugin_of(verify_report, state="prepared", report_dir=where).run(task_vars={"ansible_run_tags": ["bot"]})
+    (tmp_path / "file").write_text("")
+    with pytest.raises(AnsibleActionFail, match="firsttouch_report_dir"):
+        plugin_of(verify_report, state="prepared", report_dir=str(tmp_path / "file")).run(task_vars={})
+
+
+def test_reports_lie_beside_the_inventory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    inventory = tmp_path / "inventory" / "hosts.yml"
+    inventory.parent.mkdir()
+    inventory.write_text("")
+    monkeypatch.chdir(tmp_path)
+    beside = str(inventory.parent / "firsttouch-report")
+    assert verify_report.report_dir("", ["a,b", str(inventory)]) == beside
+    assert verify_report.report_dir("", [str(inventory.parent)]) == beside
+    assert verify_report.report_dir("", ["inventory/hosts.yml"]) == beside
+    assert verify_report.report_dir("", ["a,b"]) == str(tmp_path / "firsttouch-report")
+    assert verify_report.report_dir("there", [str(inventory)]) == str(tmp_path / "there")
+
+
+def test_the_outcome_of_a_host() -> None:
+    assert plugin_of(verify_outcome, unreachable="", failed="").run() == {"changed": False}
+    assert plugin_of(verify_outcome, failed="2 checks").run() == {"failed": True, "msg": "2 checks"}
+    assert plugin_of(verify_outcome, unreachable="no route", failed="").run()["unreachable"] is True
