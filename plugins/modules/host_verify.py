@@ -57,6 +57,7 @@ options:
       - cpu_isolation
       - vm_sysctls
       - rt_scheduling
+      - numa
       - thp
       - numa_balancing
       - memory
