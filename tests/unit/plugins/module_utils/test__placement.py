@@ -63,7 +63,10 @@ def timed(ns: Mapping[tuple[int, int], float], mad: float = 2.0, cache_ns: float
 
 def test_rows_name_the_cpu_its_node_the_page_size_and_what_happened() -> None:
     jobs = [Job("place", 2, (0,), 0, 8), Job("place", 2, (1,), 2048, 2)]
-    answers = [PLACED, {"status": "not_evaluated", "reason": "sigbus", "detail": "ended by SIGBUS"}]
+    answers: list[dict[str, Any]] = [
+        PLACED,
+        {"status": "not_evaluated", "reason": "sigbus", "detail": "ended by SIGBUS"},
+    ]
     first, second = measurement(topology(), "exposed", jobs, answers).placements
     assert (first["cpu"], first["cpu_node"], first["node"], first["pages"], first["reason"]) == (
         2,

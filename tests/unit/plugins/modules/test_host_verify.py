@@ -991,7 +991,7 @@ def test_the_attempt_decides(
     monkeypatch: pytest.MonkeyPatch, attempt: _sched.FifoAttempt, status: str, reason: str
 ) -> None:
     monkeypatch.setattr(_sched, "try_fifo", lambda **kwargs: attempt)
-    result = verify(Path("/"), plan=FIFO_PLAN, layers=["measured"])
+    result = verify(Path("/"), plan=FIFO_PLAN, layers=["measured"], concerns=["rt_scheduling"])
     assert [(row["id"], row["status"], row["reason"]) for row in result["results"]] == [
         ("rt_scheduling.fifo", status, reason)
     ]
