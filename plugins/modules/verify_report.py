@@ -12,7 +12,8 @@ version_added: 0.1.0
 description:
   - Runs on the controller only; no host is contacted. Used by the role P(firsttouch.host.verify#role) with C(run_once).
   - Collects what M(firsttouch.host.host_verify) has kept of each host of the play, registered as
-    C(__firsttouch_verified), and writes C(report.json), C(report.junit.xml) and C(report.html). A host without answers is in them as an error.
+    C(__firsttouch_verified), and writes C(report.json), C(report.junit.xml) and C(report.html). A host without answers
+    is in them as an error.
 attributes:
   check_mode:
     support: full
