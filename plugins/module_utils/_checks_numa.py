@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from ._checks_host import Check, Context
@@ -15,6 +15,7 @@ from ._topology_cpus import CPU_DIR
 from ._topology_nodes import NODE_DIR
 from ._transport_choice import choose
 from ._trust import Trust
+from ._trust_cosched import CoScheduling
 from ._trust_signs import Signs, read_signs
 from ._verdict import Result, judge, not_applicable, skipped
 
@@ -71,13 +72,48 @@ def check_expected(ctx: Context) -> Iterator[Result]:
 
 def check_trust(ctx: Context) -> Iterator[Result]:
     """Whether the nodes that the kernel shows exist; who vouches for them wants to see `exposed`."""
-    trust, asserted = _trust(ctx), _asserted(ctx)
-    source = next((row.source for row in trust.evidence if row.points == trust.verdict), f"{NODE_DIR}/online")
+    yield _trust_result(_trust(ctx), _asserted(ctx))
+
+
+def check_co_scheduling(ctx: Context) -> Iterator[Result]:
+    """Whether a guest has more CPUs in one node or socket than a socket of its machine has cores."""
+    yield _co_scheduling_result(_trust(ctx).co_scheduling, _topology(ctx))
+
+
+def standing_results(expected: Mapping[str, Any], topology: Topology, trust: Trust) -> Iterator[Result]:
+    """What the checks answer about EXPECTED (read_expected()) and TRUST, without a plan."""
+    yield from judge_expected(expected, topology)
+    yield _trust_result(trust, expected.get("trust") == ASSERTED)
+    yield _co_scheduling_result(trust.co_scheduling, topology)
+
+
+def accepted(verdicts: Collection[str], trust: Trust) -> Iterator[Result]:
+    """Whether TRUST is one of VERDICTS, where there are any."""
+    if verdicts:
+        yield judge(
+            "numa.accepted",
+            "running",
+            sorted(verdicts),
+            trust.verdict,
+            good=trust.verdict in verdicts,
+            reason=_REASONS.get(trust.verdict, "topology_exposed"),
+            source=_source(trust),
+            remedy=f"{trust.words}. {_REMEDIES.get(trust.verdict, f'Correct {VARIABLE}.')}",
+        )
+
+
+def _source(trust: Trust) -> str:
+    """Where the first piece of evidence that points at the verdict was seen."""
+    return next((row.source for row in trust.evidence if row.points == trust.verdict), f"{NODE_DIR}/online")
+
+
+def _trust_result(trust: Trust, asserted: bool) -> Result:
+    source = _source(trust)
     expected = {"trust": "exposed"} if asserted else None
     observed = {"trust": trust.verdict, "because": trust.words}
     remedy = _REMEDIES.get(trust.verdict, "")
     if trust.verdict == "unknown":
-        yield skipped(
+        return skipped(
             "numa.trust",
             "running",
             _REASONS["unknown"],
@@ -87,9 +123,8 @@ def check_trust(ctx: Context) -> Iterator[Result]:
             remedy=remedy,
             intended=asserted,
         )
-        return
     good = trust.verdict == "exposed" or (trust.verdict == "consistent" and not asserted)
-    yield judge(
+    return judge(
         "numa.trust",
         "running",
         expected,
@@ -102,16 +137,14 @@ def check_trust(ctx: Context) -> Iterator[Result]:
     )
 
 
-def check_co_scheduling(ctx: Context) -> Iterator[Result]:
-    """Whether a guest has more CPUs in one node or socket than a socket of its machine has cores."""
-    identity, risk = "numa.co_scheduling", _trust(ctx).co_scheduling
+def _co_scheduling_result(risk: CoScheduling, topology: Topology) -> Result:
+    identity = "numa.co_scheduling"
     source = risk.source if risk.source.startswith("/") else f"{CPU_DIR}/online"
-    if _topology(ctx).virtualization.bare_metal:
-        yield not_applicable(identity, "running", "bare_metal")
-        return
+    if topology.virtualization.bare_metal:
+        return not_applicable(identity, "running", "bare_metal")
     if risk.risk is None or risk.physical_cores is None:
         remedy = f"Name the cores of a socket of the physical machine in {VARIABLE}.cores_per_socket."
-        yield skipped(
+        return skipped(
             identity,
             "running",
             "cores_unknown",
@@ -120,8 +153,7 @@ def check_co_scheduling(ctx: Context) -> Iterator[Result]:
             remedy=remedy,
             intended=False,
         )
-        return
-    yield judge(
+    return judge(
         identity,
         "running",
         {"cores_at_most": risk.physical_cores},
