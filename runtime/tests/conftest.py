@@ -4,8 +4,16 @@
 from __future__ import annotations
 
 import os
+import sys
+from pathlib import Path
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from weights_host import mounter, pool, run_directory, store
+
+__all__ = ["mounter", "pool", "run_directory", "store"]
 
 SLOW = os.environ.get("FIRSTTOUCH_SLOW") == "1"
 

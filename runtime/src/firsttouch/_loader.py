@@ -1,0 +1,523 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Fill one image and publish it. The image has no name before it is complete.
+
+Steps, and what a kill right after each leaves behind (tests/test_weights_faults.py does it):
+    opened       a nameless file of no pages: nothing
+    reserved     every page promised by the kernel, all or none, by one mmap: nothing, the promise goes with the file
+    allocated    pages of a chunk taken by fallocate, which answers with an errno: nothing
+    read         its bytes read into place by the kernel: nothing
+    filled, verified, placed, manifest, ready, unmapped: nothing
+    published    one linkat: the complete image under its name. There is no state in between
+
+The CPU never touches a page that fallocate has not given: that would be SIGBUS when the pool is short.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import mmap
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from firsttouch import _checksums, _image, _linux, _pool, _safetensors, _sources
+from firsttouch._image import Chunk, ImageName, Layout
+from firsttouch._pool import Mount, Placement
+from firsttouch._sources import Model, Source
+from firsttouch.errors import (
+    ChecksumMismatchError,
+    KernelError,
+    NodeExhaustedError,
+    UnsupportedError,
+    WeightsError,
+)
+
+# Alignment of direct reads that every disk takes: address, file offset and length.
+BLOCK = 4096
+THREADS = 4
+_MADV_POPULATE_WRITE = _linux.MADV_POPULATE_WRITE
+_SHORT = (errno.ENOMEM, errno.ENOSPC, errno.EFAULT)
+_NODES_AT_ONCE = 65536
+
+Step = Callable[[str], None]
+Progress = Callable[[int, int], None]
+
+
+def nothing(*_: object) -> None:
+    """The step and progress function of whoever does not want them."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What one image is to be: replicas are all nodes that get one, node is this one's."""
+
+    model: Model
+    name: str
+    mount: Mount
+    placement: Placement
+    checksum: str = "xxh3"
+    threads: int = THREADS
+    generation: int = 1
+    replicas: tuple[int, ...] = ()
+    node: int | None = None
+    expect: dict[str, str] = field(default_factory=dict)
+    step: Step = nothing
+    progress: Progress = nothing
+    mode: int = 0o440
+
+
+@dataclass
+class Filled:
+    """A complete image that has no name yet. Whoever holds it closes it, published or not."""
+
+    job: Job
+    fd: int
+    layout: Layout
+    digest: str
+    nodes: dict[int, int]
+    warnings: list[str]
+
+    @property
+    def file_name(self) -> str:
+        """The name that it will get."""
+        return str(ImageName(self.job.name, self.digest, self.job.generation, self.job.node))
+
+    def publish(self) -> str:
+        """Give it its name, and return the path. Raises WeightsError when that exists."""
+        path = os.path.join(self.job.mount.path, self.file_name)
+        try:
+            _linux.link_open_file(self.fd, path)
+        except OSError as error:
+            raise WeightsError(f"{path} cannot be published: {error.strerror}", facts={"path": path}) from error
+        self.job.step("published")
+        return path
+
+    def close(self) -> None:
+        """Give back the descriptor; without a name all its pages go with it."""
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+
+def layout_for(model: Model, page_bytes: int) -> Layout:
+    """The layout of MODEL: the manifest's space is what it takes with digests of the widest kind."""
+    files = [(source.name, source.stamp.bytes, source.header.data_start) for source in model.sources]
+    first = _image.layout(files, 0, page_bytes)
+    blank = [["0" * 64] * -(-size // _image.CHUNK_BYTES) for _, size, _ in files]
+    manifest = _manifest(model, first, {"chunks": blank})
+    return _image.layout(files, len(_image.pack_manifest(manifest)), page_bytes)
+
+
+def fill(job: Job) -> Filled:
+    """Read, verify and complete the image of JOB. On any error nothing is left of it: no page, no reservation."""
+    layout = layout_for(job.model, job.mount.page_bytes)
+    facts = _pool.read_facts(job.mount)
+    _pool.check(layout.pages, facts, job.placement)
+    fd = _open_nameless(job.mount)
+    try:
+        job.step("opened")
+        filled = _fill_file(job, layout, fd)
+    except _Short as short:
+        os.close(fd)
+        raise _pool.shortage(layout.pages, _pool.read_facts(job.mount), job.placement, short.error) from short.error
+    except BaseException:
+        os.close(fd)
+        raise
+    return filled
+
+
+class _Short(Exception):
+    """The kernel had no page; which bound it was is found out when ours are given back."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+@contextlib.contextmanager
+def _shortage() -> Iterator[None]:
+    """Turn the errno of a missing page into _Short. EFAULT comes from reading into a page that cannot be had."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _SHORT:
+            raise _Short(error) from error
+        raise KernelError(f"{error.strerror}", facts={"errno": error.errno}) from error
+
+
+def _open_nameless(mount: Mount) -> int:
+    try:
+        return os.open(mount.path, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise WeightsError(
+            f"no file can be made in {mount.path}: {error.strerror}",
+            hint="load as a user who may write there",
+            facts={"path": mount.path, "errno": error.errno},
+        ) from error
+
+
+def _fill_file(job: Job, layout: Layout, fd: int) -> Filled:
+    warnings: list[str] = []
+    with _shortage():
+        os.ftruncate(fd, layout.image_bytes)
+    with Workers(job.threads, job.placement) as workers:
+        # In a worker, under its memory policy: only then the kernel counts the pages of the nodes that were asked for.
+        memory = workers.one(_reserve, fd, layout)
+        try:
+            job.step("reserved")
+            with memoryview(memory) as view:
+                digests = _fill_chunks(job, layout, fd, view, workers, warnings)
+                job.step("filled")
+                _verify_sources(job, layout, view)
+                job.step("verified")
+                nodes = _place(job, layout, fd, memory, warnings)
+                job.step("placed")
+                details = {"chunks": digests, "nodes": nodes, "warnings": warnings}
+                digest = _complete(job, layout, view, details)
+        finally:
+            memory.close()
+    job.step("unmapped")
+    _give_away(job, fd)
+    return Filled(job, fd, layout, digest, nodes, warnings)
+
+
+def _reserve(fd: int, layout: Layout) -> mmap.mmap:
+    """Map the whole file for writing: the kernel reserves every page or answers ENOMEM and reserves none."""
+    with _shortage():
+        return mmap.mmap(fd, layout.image_bytes, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+
+
+class Workers:
+    """Threads with the memory policy of the load; the calling thread keeps its own."""
+
+    def __init__(self, threads: int, placement: Placement) -> None:
+        self._placement = placement
+        self._local = threading.local()
+        self._stop = threading.Event()
+        self._pool = ThreadPoolExecutor(threads, "firsttouch-load")
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def one(self, function: Callable[..., Any], *args: Any) -> Any:
+        """The result of FUNCTION in a worker."""
+        return self.each(lambda call: call[0](*call[1:]), [(function, *args)])[0]
+
+    def each(self, function: Callable[[Any], Any], items: list[Any]) -> list[Any]:
+        """The results of FUNCTION on ITEMS; at the first error no further item is begun, and none runs on."""
+        futures: list[Future[Any]] = [self._pool.submit(self._guarded, function, item) for item in items]
+        try:
+            done, _ = wait(futures, return_when=FIRST_EXCEPTION)
+            for future in done:
+                future.result()
+            return [future.result() for future in futures]
+        except BaseException:
+            # The mapping goes away next: nobody may read into it any more.
+            self._stop.set()
+            wait(futures)
+            raise
+
+    def _guarded(self, function: Callable[[Any], Any], item: Any) -> Any:
+        if self._stop.is_set():
+            return None
+        if not getattr(self._local, "placed", False):
+            _set_policy(self._placement)
+            self._local.placed = True
+        return function(item)
+
+
+def _set_policy(placement: Placement) -> None:
+    """The policy of this thread. `interleave` is set anew for each page, to be exact."""
+    modes = {"bind": _linux.Mpol.BIND, "interleave": _linux.Mpol.BIND, "prefer": _linux.Mpol.PREFERRED}
+    if placement.mode not in modes:
+        return
+    try:
+        _linux.set_mempolicy(modes[placement.mode], placement.nodes)
+    except OSError as error:
+        raise UnsupportedError(
+            f"no memory may be placed on nodes here: {error}",
+            hint="give the container CAP_SYS_NICE, or load without a node",
+            facts={"errno": error.errno},
+        ) from error
+
+
+def _allocate(fd: int, layout: Layout, placement: Placement, start: int, end: int) -> None:
+    """Take the pages of bytes START to END by fallocate, which follows the policy of the thread."""
+    with _shortage():
+        if placement.mode != "interleave":
+            os.posix_fallocate(fd, start, end - start)
+            return
+        page = layout.page_bytes
+        for number in range(start // page, -(-end // page)):
+            _linux.set_mempolicy(_linux.Mpol.BIND, [placement.nodes[number % len(placement.nodes)]])
+            os.posix_fallocate(fd, number * page, page)
+        _linux.set_mempolicy(_linux.Mpol.BIND, placement.nodes)
+
+
+@dataclass
+class _Reader:
+    """An open source: direct is -1 where the filesystem refuses direct reads."""
+
+    source: Source
+    buffered: int
+    direct: int
+
+
+@contextlib.contextmanager
+def _readers(job: Job, warnings: list[str]) -> Iterator[list[_Reader]]:
+    with contextlib.ExitStack() as stack:
+        readers = []
+        for source in job.model.sources:
+            try:
+                fd = stack.enter_context(_sources.opened(source.path))
+                direct = stack.enter_context(_direct(source.path))
+            except OSError as error:
+                raise _sources.unreadable(source.path, error) from error
+            if _sources.stamp_of(fd) != source.stamp:
+                raise _sources.changed(source.path, "it is another file than its header was read from")
+            readers.append(_Reader(source, fd, direct))
+        yield readers
+        refused = [reader.source.name for reader in readers if reader.direct < 0]
+        if refused:
+            warnings.append(f"direct reads are refused, read through the page cache: {', '.join(refused[:4])}")
+        for reader in readers:
+            if reader.direct < 0:  # once more for the whole: reading ahead went past the ends of chunks
+                os.posix_fadvise(reader.buffered, 0, 0, os.POSIX_FADV_DONTNEED)
+            if _sources.stamp_of(reader.buffered) != reader.source.stamp:
+                raise _sources.changed(reader.source.path, "its size or time of change is another one")
+
+
+@contextlib.contextmanager
+def _direct(path: str) -> Iterator[int]:
+    """A descriptor for direct reads, -1 where there are none."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_DIRECT)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        yield -1
+        return
+    try:
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _fill_chunks(
+    job: Job, layout: Layout, fd: int, view: memoryview, workers: Workers, warnings: list[str]
+) -> list[list[str]]:
+    """Allocate, read and digest every chunk; the digests in the order of shards and chunks."""
+    digest = _checksums.digest(job.checksum)
+    lock, done = threading.Lock(), [0]
+    plan = _image.chunks(layout)
+    workers.one(_allocate, fd, layout, job.placement, 0, layout.shards[0].image_offset)
+    with _readers(job, warnings) as readers:
+
+        def one(chunk: Chunk) -> str:
+            end = min(chunk.image_offset + _image.round_up(chunk.bytes, _image.ALIGN), layout.image_bytes)
+            _allocate(fd, layout, job.placement, chunk.image_offset, end)
+            job.step("allocated")
+            read_chunk(readers[chunk.shard], chunk, view)
+            job.step("read")
+            with view[chunk.image_offset : chunk.image_offset + chunk.bytes] as part:
+                text = digest(part)
+            with lock:
+                done[0] += chunk.bytes
+                job.progress(done[0], job.model.bytes)
+            return text
+
+        texts = workers.each(one, plan)
+    rows: list[list[str]] = [[] for _ in layout.shards]
+    for chunk, text in zip(plan, texts, strict=True):
+        rows[chunk.shard].append(text)
+    return rows
+
+
+def read_chunk(reader: _Reader, chunk: Chunk, view: memoryview) -> None:
+    """Read CHUNK into its place; what a direct read brought beyond the end of the file is zeroed."""
+    done = 0
+    while done < chunk.bytes:
+        direct = reader.direct >= 0
+        want = (_image.round_up(chunk.bytes, BLOCK) if direct else chunk.bytes) - done
+        at = chunk.image_offset + done
+        try:
+            with view[at : at + want] as part:
+                count = os.preadv(reader.direct if direct else reader.buffered, [part], chunk.file_offset + done)
+        except OSError as error:
+            if direct and error.errno == errno.EINVAL:
+                reader.direct = -1
+                continue
+            if error.errno == errno.EFAULT:
+                raise _Short(error) from error
+            raise _sources.unreadable(reader.source.path, error, chunk.file_offset + done) from error
+        if done + count < chunk.bytes and count < (BLOCK if direct else 1):
+            raise _sources.changed(reader.source.path, f"it ends at byte {chunk.file_offset + done + count}")
+        done += count
+        if done < chunk.bytes and direct:
+            done -= done % BLOCK
+    end = _image.round_up(chunk.bytes, BLOCK)
+    view[chunk.image_offset + chunk.bytes : chunk.image_offset + end] = bytes(end - chunk.bytes)
+    if reader.direct < 0:
+        os.posix_fadvise(reader.buffered, chunk.file_offset, chunk.bytes, os.POSIX_FADV_DONTNEED)
+
+
+def _verify_sources(job: Job, layout: Layout, view: memoryview) -> None:
+    """The headers in the image are those that were checked, and the whole files have the digests that are expected."""
+    for shard, source in zip(layout.shards, job.model.sources, strict=True):
+        start = shard.image_offset + _safetensors.LENGTH_BYTES
+        if bytes(view[start : shard.image_offset + shard.data_start]) != source.header_text:
+            raise _sources.changed(source.path, "its header is another one than was checked")
+        wanted = job.expect.get(shard.name)
+        if wanted is None:
+            continue
+        kind, _, value = wanted.rpartition(":")
+        with view[shard.image_offset : shard.image_offset + shard.bytes] as part:
+            found = _checksums.digest(kind or "sha256")(part)
+        if found != value.lower():
+            raise ChecksumMismatchError(
+                f"{source.path} has {kind or 'sha256'} {found}, expected {value}",
+                hint="fetch the file again",
+                facts={"shard": shard.name, "found": found, "expected": value},
+            )
+
+
+def _place(job: Job, layout: Layout, fd: int, memory: mmap.mmap, warnings: list[str]) -> dict[int, int]:
+    """Pages of the image by node; every page is there, and where it was asked to be."""
+    status = os.fstat(fd)
+    if status.st_blocks * 512 < layout.image_bytes:
+        raise KernelError(f"the image has {status.st_blocks * 512} bytes of {layout.image_bytes}")
+    anchor = ctypes.c_char.from_buffer(memory)
+    start = ctypes.addressof(anchor)
+    try:
+        with _shortage():
+            _linux.advise(start, layout.image_bytes, _MADV_POPULATE_WRITE)
+        if job.mount.backend == _pool.TMPFS_HUGE:
+            warnings.extend(_degraded(start, layout.image_bytes))
+        nodes = _nodes_of(start, layout)
+    except (UnsupportedError, KernelError, OSError) as error:
+        if job.placement.mode != "any":
+            raise
+        warnings.append(f"the nodes of the pages are not known: {error}")
+        return {}
+    finally:
+        del anchor
+    found: dict[int, int] = {}
+    for node in nodes:
+        found[node] = found.get(node, 0) + 1
+    _check_nodes(job, nodes, found, warnings)
+    return dict(sorted(found.items()))
+
+
+def _nodes_of(start: int, layout: Layout) -> list[int]:
+    addresses = range(start, start + layout.image_bytes, layout.page_bytes)
+    nodes: list[int] = []
+    for first in range(0, len(addresses), _NODES_AT_ONCE):
+        nodes += _linux.page_nodes(addresses[first : first + _NODES_AT_ONCE])
+    return nodes
+
+
+def _check_nodes(job: Job, nodes: list[int], found: dict[int, int], warnings: list[str]) -> None:
+    wanted = job.placement
+    bad = 0
+    if wanted.mode in ("bind", "prefer"):
+        bad = sum(count for node, count in found.items() if node not in wanted.nodes)
+    elif wanted.mode == "interleave":
+        bad = sum(node != wanted.nodes[place % len(wanted.nodes)] for place, node in enumerate(nodes))
+    if bad and wanted.mode == "prefer":
+        warnings.append(f"{bad} of {len(nodes)} pages lie on other nodes than {list(wanted.nodes)}")
+    elif bad:
+        raise NodeExhaustedError(
+            f"{bad} of {len(nodes)} pages lie elsewhere than {wanted.mode} on {list(wanted.nodes)} asks for",
+            facts={"found": found, "need": len(nodes)},
+        )
+
+
+def _degraded(start: int, length: int) -> list[str]:
+    """Say so when a tmpfs gave small pages: it does without a word."""
+    huge, inside = 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        head = line.split(" ", 1)[0]
+        if "-" in head and not head.endswith(":"):
+            inside = int(head.split("-")[0], 16) == start
+        elif inside and head in ("ShmemPmdMapped:", "FilePmdMapped:"):
+            huge += int(line.split()[1]) * 1024
+    part = huge * 100 // length
+    return [] if part >= 99 else [f"only {part} % of the image lies in huge pages"]
+
+
+def _complete(job: Job, layout: Layout, view: memoryview, details: dict[str, Any]) -> str:
+    """Write the manifest, and the superblock last. Returns the digest of the content."""
+    manifest = _manifest(job.model, layout, details, job)
+    packed = _image.pack_manifest(manifest)
+    view[_image.SUPERBLOCK_BYTES : _image.SUPERBLOCK_BYTES + len(packed)] = packed
+    job.step("manifest")
+    block = _image.superblock_for(layout, job.generation, packed)
+    view[: _image.SUPERBLOCK_BYTES] = _image.pack_superblock(block)
+    job.step("ready")
+    return str(manifest["digest"])
+
+
+def _manifest(
+    model: Model, layout: Layout, details: dict[str, Any], job: Job | None = None
+) -> dict[str, Any]:
+    """The manifest; without a JOB a blank one of about its length."""
+    rows = [
+        {**row, "chunks": chunks, "path": source.path, **source.stamp._asdict()}
+        for row, chunks, source in zip(
+            _image.manifest_shards(layout), details["chunks"], model.sources, strict=True
+        )
+    ]
+    tensors = _image.tensors_of(layout, [source.header for source in model.sources])
+    manifest = {
+        "model": job.name if job else "",
+        "digest": _image.content_digest(rows),
+        "created": int(time.time()),
+        "boot_id": boot_id(),
+        "source": model.path,
+        "chunk_bytes": _image.CHUNK_BYTES,
+        "shards": rows,
+        "tensors": _image.manifest_tensors(tensors),
+        "pages_by_node": {str(node): count for node, count in details.get("nodes", {}).items()},
+        "warnings": list(details.get("warnings", [])),
+    }
+    if job:
+        manifest |= {
+            "backend": job.mount.backend,
+            "checksum": job.checksum,
+            "generation": job.generation,
+            "placement": {"mode": job.placement.mode, "nodes": list(job.placement.nodes)},
+            "replicas": list(job.replicas),
+            "node": job.node,
+        }
+    return manifest
+
+
+def boot_id() -> str:
+    """The id of this boot; an image never outlives it."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def _give_away(job: Job, fd: int) -> None:
+    """Read only for everybody, and readable by the group of the folder."""
+    group = os.stat(job.mount.path).st_gid
+    try:
+        if os.fstat(fd).st_gid != group:
+            os.fchown(fd, -1, group)
+        os.fchmod(fd, job.mode)
+    except OSError as error:
+        raise WeightsError(f"the mode of the image cannot be set: {error.strerror}") from error
+

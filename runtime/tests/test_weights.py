@@ -1,0 +1,694 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Weights in real huge pages: what was loaded is what is read, by many, read only; and the store keeps order."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import hashlib
+import mmap
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors
+from safetensors.numpy import load_file
+
+from firsttouch import _image, _loader, _safetensors, _views, errors, weights
+from weights_host import (
+    PAGE,
+    SRC,
+    Mounter,
+    child,
+    count,
+    counters,
+    make_model,
+    some_bytes,
+    wait_for,
+    write_file,
+)
+
+pytestmark = pytest.mark.usefixtures("run_directory")
+
+
+def load(model: Path, store: str, **options: Any) -> weights.Image:
+    return weights.load(model, directory=store, **options)
+
+
+def test_round_trip(store: str, tmp_path: Path) -> None:
+    """Every tensor is byte for byte what the reference library reads; arrays are read-only views of the image."""
+    model = make_model(tmp_path / "m", size=20 << 20)
+    free = count("free_hugepages")
+    plan = weights.plan(model, directory=store)
+    image = load(model, store)
+    assert plan.ok and plan.pages == image.pages == free - count("free_hugepages")
+    assert image.nodes and sum(image.nodes.values()) == image.pages and image.warnings == ()
+    theirs = load_file(model / "model.safetensors")
+    with weights.open("m", directory=store) as found:
+        assert set(found) == set(theirs) and len(found) == 2 and found.metadata() == {"format": "pt"}
+        for name, array in theirs.items():
+            own = found[name]
+            assert own.dtype == array.dtype and own.shape == array.shape and own.tobytes() == array.tobytes()
+            assert not own.flags.writeable and not own.flags.owndata
+            with pytest.raises(ValueError, match="WRITEABLE"):
+                own.flags.writeable = True
+        assert found.check(deep=True) == {"tensors": 2, "shards": 1, "chunks": 2, "checksum": "xxh3"}
+
+
+def test_mode_and_name(store: str, tmp_path: Path) -> None:
+    """The published file is 0440 and its name carries model, digest and generation; nothing else is in the folder."""
+    image = load(make_model(tmp_path / "m"), store, name="Org--m.1")
+    name = _image.parse_image_name(os.path.basename(image.path))
+    assert name and (name.model, name.generation, name.node) == ("Org--m.1", 1, None)
+    assert os.listdir(store) == [str(name)] and os.stat(image.path).st_mode & 0o7777 == 0o440
+    with weights.open(image.path, expect=name.digest) as found:
+        assert found.manifest["digest"] == name.digest
+    with pytest.raises(errors.ChecksumMismatchError):
+        weights.open(image.path, expect="0" * 12)
+
+
+DTYPES = sorted(_safetensors.DTYPE_BITS)
+
+
+def every_dtype(path: Path) -> Path:
+    """A file with a tensor of each type, each at an odd address."""
+    rows = {
+        name: (name, [2, 4], bytes([0, 1] * _safetensors.DTYPE_BITS[name])[: _safetensors.DTYPE_BITS[name]])
+        for name in DTYPES
+    }
+    ends = {"empty": ("BF16", [0, 3], b""), "one": ("F64", [], b"8" * 8)}
+    return write_file(path, {"odd": ("U8", [1], b"x"), **rows, **ends})
+
+
+def test_every_dtype(store: str, tmp_path: Path) -> None:
+    """Every type has an array with the file's bytes; scalars and empty tensors too."""
+    path = every_dtype(tmp_path / "all.safetensors")
+    theirs = {name: bytes(row["data"]) for name, row in safetensors.deserialize(path.read_bytes())}
+    load(path, store)
+    with weights.open("all", directory=store) as found:
+        assert {name: found[name].tobytes() for name in found} == theirs
+        assert {name: bytes(found.raw(name)) for name in found} == theirs
+        assert found["empty"].shape == (0, 3) and found["one"].shape == ()
+        assert found["F32"].dtype == np.float32 and found["F32"].shape == (2, 4)
+        packed = [name for name in DTYPES if found[name].shape != (2, 4)]
+        assert packed == ["F4", "F6_E2M3", "F6_E3M2"] and all(found[name].dtype == np.uint8 for name in packed)
+
+
+def test_bfloat16_without_ml_dtypes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without ml_dtypes bfloat16 and float8 are raw bits of the same width and shape."""
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    _views.numpy_dtype.cache_clear()
+    try:
+        for dtype in _views.ML_DTYPES:
+            assert _views.numpy_dtype(dtype).kind == "u"
+            assert _views.numpy_dtype(dtype).itemsize * 8 == _safetensors.DTYPE_BITS[dtype]
+    finally:
+        _views.numpy_dtype.cache_clear()
+
+
+def test_bfloat16_with_ml_dtypes(store: str, tmp_path: Path) -> None:
+    """With ml_dtypes they are its types."""
+    pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed: bfloat16 arrays are not tested")
+    load(write_file(tmp_path / "b.safetensors", {"x": ("BF16", [2], b"\x80\x3f\x00\x40")}), store)
+    with weights.open("b", directory=store) as found:
+        assert found["x"].dtype.name == "bfloat16" and found["x"].astype(np.float32).tolist() == [1.0, 2.0]
+
+
+def test_torch(store: str, tmp_path: Path) -> None:
+    """Torch tensors share the memory of the arrays."""
+    torch = pytest.importorskip("torch", reason="torch is not installed: torch tensors are not tested")
+    load(every_dtype(tmp_path / "all.safetensors"), store)
+    with weights.open("all", directory=store) as found:
+        for name in ("F32", "I64", "U8", "F16", "C64"):
+            assert found.torch(name).data_ptr() == found[name].ctypes.data
+            assert np.array_equal(found.torch(name).numpy(), found[name], equal_nan=name != "U8")
+        assert found.torch("BF16").dtype == torch.bfloat16 and found.torch("F8_E4M3").dtype == torch.float8_e4m3fn
+        assert tuple(found.torch("empty").shape) == (0, 3)
+
+
+def test_without_torch(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clear error where torch is missing."""
+    monkeypatch.setitem(sys.modules, "torch", None)
+    load(make_model(tmp_path / "m"), store)
+    with weights.open("m", directory=store) as found, pytest.raises(errors.UnsupportedError, match="torch"):
+        found.torch("layer0.bias")
+
+
+@pytest.fixture
+def sharded(store: str, tmp_path: Path) -> Path:
+    model = make_model(tmp_path / "big", shards=3)
+    load(model, store)
+    return model
+
+
+def test_shards(store: str, sharded: Path) -> None:
+    """A folder with an index is one image; all tensors of all files by one name."""
+    with weights.open("big", directory=store) as found:
+        for file in sorted(sharded.glob("*.safetensors")):
+            for name, array in load_file(file).items():
+                assert found[name].tobytes() == array.tobytes()
+        assert len(found) == 6 and found.metadata() == {"format": "pt"}
+        offsets = [shard.image_offset % PAGE for shard in found.shards]
+        assert offsets == [0, 0, 0]
+
+
+@pytest.mark.parametrize("which", ["folder", "file", "name"])
+def test_safe_open(store: str, sharded: Path, which: str) -> None:
+    """It stands in for safetensors.safe_open on the very path that was loaded, whole or one file of it."""
+    file = sharded / "model-00002-of-00003.safetensors"
+    target = {"folder": str(sharded), "file": str(file), "name": "big"}[which]
+    with safetensors.safe_open(file, "np") as theirs, weights.safe_open(target, "np", directory=store) as own:
+        names = list(theirs.keys())
+        if which == "file":
+            assert own.keys() == sorted(names) and own.offset_keys() == list(theirs.offset_keys())
+            assert own.metadata() == theirs.metadata()
+        assert set(names) <= set(own.keys()) and (which == "file" or len(own.keys()) == 6)
+        for name in names:
+            assert np.array_equal(own.get_tensor(name), theirs.get_tensor(name), equal_nan=True)
+            mine, other = own.get_slice(name), theirs.get_slice(name)
+            assert (mine.get_shape(), mine.get_dtype()) == (other.get_shape(), other.get_dtype())
+            assert np.array_equal(mine[1:3], other[1:3], equal_nan=True)
+        columns = [side.get_slice("layer1.weight")[:, 1] for side in (own, theirs)]
+        assert np.array_equal(*columns, equal_nan=True)
+
+
+def test_safe_open_refuses_what_is_not_loaded(store: str, sharded: Path, tmp_path: Path) -> None:
+    """A file that changed since, or was never loaded, is an error that says so, not old weights."""
+    other = make_model(tmp_path / "other")
+    with pytest.raises(errors.NotReadyError) as caught:
+        weights.safe_open(other / "model.safetensors", "np", directory=store)
+    assert caught.value.facts["reason"] == "absent" and "weights load" in caught.value.hint
+    file = sharded / "model-00001-of-00003.safetensors"
+    os.utime(file, ns=(1, 1))
+    with pytest.raises(errors.NotReadyError) as caught:
+        weights.safe_open(file, "np", directory=store)
+    assert caught.value.facts["reason"] == "stale"
+    with pytest.raises(errors.WeightsError, match="framework"):
+        weights.safe_open(file, "jax", directory=store)
+
+
+def test_every_header_length_modulo_512(mounter: Mounter, tmp_path: Path) -> None:
+    """Direct reads bring the right bytes for 512 lengths of the header in a row, 64 files at a time."""
+    store = mounter(70)
+    data = some_bytes(3000)
+    folder = tmp_path / "m"
+    folder.mkdir()
+    for first in range(0, 512, 64):
+        weight_map = {}
+        for pad in range(first, first + 64):
+            write_file(folder / f"s{pad - first:03}.safetensors", {f"t{pad - first:03}": ("U8", [3000], data)}, pad)
+            weight_map[f"t{pad - first:03}"] = f"s{pad - first:03}.safetensors"
+        (folder / "model.safetensors.index.json").write_text(_image.pack_manifest({"weight_map": weight_map}).decode())
+        image = load(folder, store, checksum="crc32")
+        assert image.warnings == ()
+        with weights.open("m", directory=store) as found:
+            starts = {shard.data_start % 512 for shard in found.shards}
+            assert len(starts) == 64 and all(bytes(found.raw(name)) == data for name in found)
+        weights.rm("m", directory=store)
+
+
+def cached(path: Path) -> float:
+    """The part of PATH that is in the page cache (mincore(2))."""
+    rights = mmap.PROT_READ | mmap.PROT_WRITE
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, mmap.MAP_PRIVATE, rights) as view:
+        pages = -(-len(view) // mmap.PAGESIZE)
+        vector = (ctypes.c_ubyte * pages)()
+        anchor = ctypes.c_char.from_buffer(view)
+        libc = ctypes.CDLL(None)
+        assert libc.mincore(ctypes.c_void_p(ctypes.addressof(anchor)), ctypes.c_size_t(len(view)), vector) == 0
+        del anchor
+        return sum(value & 1 for value in vector) / pages
+
+
+def drop(path: Path) -> None:
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def test_the_page_cache_does_not_grow(store: str, tmp_path: Path) -> None:
+    """At most 1 % of a cold file is in the page cache after it was loaded."""
+    file = make_model(tmp_path / "m", size=48 << 20) / "model.safetensors"
+    drop(file)
+    if cached(file) > 0.01:
+        pytest.skip("the filesystem of the tests keeps its files in memory; the page cache is not tested")
+    image = load(file, store)
+    if any("direct" in text for text in image.warnings):
+        pytest.skip("the filesystem of the tests takes no direct reads; the page cache is not tested")
+    assert cached(file) <= 0.01
+
+
+@pytest.mark.parametrize("refusal", ["open", "read"])
+def test_without_direct_reads(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: str) -> None:
+    """Where direct reads are refused, the load goes through the page cache, says so, and leaves it clean."""
+    real_open, real_read = os.open, os.preadv
+
+    def refuse_open(path: Any, flags: int, *args: Any, **names: Any) -> int:
+        if flags & os.O_DIRECT:
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return real_open(path, flags, *args, **names)
+
+    def refuse_read(fd: int, parts: Any, offset: int) -> int:
+        if fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_DIRECT:
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return real_read(fd, parts, offset)
+
+    name, function = {"open": ("open", refuse_open), "read": ("preadv", refuse_read)}[refusal]
+    monkeypatch.setattr(os, name, function)
+    file = make_model(tmp_path / "m", size=20 << 20) / "model.safetensors"
+    drop(file)
+    image = load(file, store)
+    monkeypatch.undo()
+    monkeypatch.setenv("FIRSTTOUCH_RUN_DIR", str(tmp_path / "run"))
+    assert ["direct reads are refused" in text for text in image.warnings] == [True]
+    assert cached(file) <= 0.05
+    with weights.open("m", directory=store) as found:
+        assert found.check(deep=True)["chunks"] == 2
+
+
+@pytest.mark.parametrize("checksum", ["xxh3", "crc32", "sha256", "blake3", "none"])
+def test_checksums(store: str, tmp_path: Path, checksum: str) -> None:
+    """Each digest finds one changed byte in memory; without any, verify says that it cannot."""
+    if checksum == "blake3":
+        pytest.importorskip("blake3", reason="blake3 is not installed: its checksum is not tested")
+    image = load(make_model(tmp_path / "m"), store, checksum=checksum)
+    if checksum == "none":
+        with pytest.raises(errors.NotReadyError, match="without checksums"):
+            weights.verify("m", deep=True, directory=store)
+        return
+    assert weights.verify("m", deep=True, directory=store)["chunks"] == 1
+    scribble(image.path, weights.open(image.path).tensor("layer0.weight").offset + 1000)
+    assert weights.verify("m", directory=store)["chunks"] == 0
+    with pytest.raises(errors.ChecksumMismatchError) as caught:
+        weights.verify("m", deep=True, directory=store)
+    assert caught.value.exit_status == 7 and "1 of 1 chunks" in str(caught.value)
+
+
+def scribble(path: str, offset: int) -> None:
+    """Change one byte of an image, as only its owner's processes or root could."""
+    fd = os.open(path, os.O_RDWR)
+    with mmap.mmap(fd, 0) as view:
+        view[offset] ^= 0xFF
+    os.close(fd)
+
+
+@pytest.mark.parametrize("where", ["superblock", "manifest", "header"])
+def test_damaged_tables(store: str, tmp_path: Path, where: str) -> None:
+    """A changed byte in any table is found; only headers need verify, all else shows at open."""
+    image = load(make_model(tmp_path / "m"), store)
+    with weights.open(image.path) as found:
+        header = found.shards[0].image_offset + 30
+    scribble(image.path, {"superblock": 17, "manifest": 4200, "header": header}[where])
+    with pytest.raises((errors.NotReadyError, errors.InvalidSafetensorsError)):
+        weights.verify("m", directory=store)
+    rows = weights.ls(store)
+    assert [bool(row.trouble) for row in rows] == [where != "header"]
+    if where != "header":
+        assert weights.gc(directory=store)["damaged"] == [image.path]
+
+
+def test_expected_digest(store: str, tmp_path: Path) -> None:
+    """A published sha256 of the whole file is checked in memory; another one publishes nothing."""
+    file = make_model(tmp_path / "m") / "model.safetensors"
+    right = "sha256:" + hashlib.sha256(file.read_bytes()).hexdigest()
+    for bad in ("sha256:" + "0" * 64, {"model.safetensors": "0" * 64}):
+        with pytest.raises(errors.ChecksumMismatchError):
+            load(file, store, expect=bad)
+        assert os.listdir(store) == []
+    with pytest.raises(errors.WeightsError, match="no file"):
+        load(file, store, expect={"other": right})
+    assert load(file, store, expect=right).loaded
+
+
+def test_the_same_again(store: str, tmp_path: Path) -> None:
+    """Loading the same files again does nothing; other files under the name are refused."""
+    model = make_model(tmp_path / "m")
+    first = load(model, store)
+    again = load(model, store)
+    assert (first.loaded, again.loaded, again.paths) == (True, False, first.paths)
+    assert (again.pages, again.image_bytes, again.model_bytes) == (first.pages, first.image_bytes, first.model_bytes)
+    other = make_model(tmp_path / "other", seed=9)
+    with pytest.raises(errors.AlreadyLoadedError) as caught:
+        load(other, store, name="m")
+    assert caught.value.exit_status == 12 and os.listdir(store) == [os.path.basename(first.path)]
+
+
+def test_swap(store: str, tmp_path: Path) -> None:
+    """A new generation replaces the old one; who has that mapped keeps it, and its pages come back after that."""
+    before = counters()
+    first = load(make_model(tmp_path / "a", seed=1), store, name="m")
+    old = weights.open("m", directory=store)
+    was = old["layer0.bias"].tobytes()
+    second = load(make_model(tmp_path / "b", seed=2), store, name="m", replace=True)
+    assert second.generation == 2 and second.removed == first.paths
+    with weights.open("m", directory=store) as new:
+        assert new.generation == 2 and new["layer0.bias"].tobytes() != was == old["layer0.bias"].tobytes()
+    assert before.free - count("free_hugepages") == first.pages + second.pages
+    old.close()
+    del old
+    assert wait_for(before._replace(free=before.free - second.pages)).free == before.free - second.pages
+
+
+def test_evict_first(mounter: Mounter, tmp_path: Path) -> None:
+    """Where the pool holds one generation only, the old one may go first."""
+    store = mounter(4)
+    load(make_model(tmp_path / "a", seed=1), store, name="m")
+    other = make_model(tmp_path / "b", seed=2)
+    with pytest.raises(errors.MountTooSmallError):
+        load(other, store, name="m", replace=True)
+    assert len(os.listdir(store)) == 1
+    assert load(other, store, name="m", evict_first=True).generation == 2
+    assert len(os.listdir(store)) == 1
+
+
+def test_views_outlive_the_context(store: str, tmp_path: Path) -> None:
+    """An array keeps the mapping; nothing new is given out after close; the last one unmaps."""
+    image = load(make_model(tmp_path / "m"), store)
+    with weights.open("m", directory=store) as found:
+        array = found["layer0.weight"]
+        text = array.tobytes()
+    with pytest.raises(errors.NotReadyError, match="closed"):
+        found["layer0.bias"]
+    weights.rm("m", directory=store)
+    assert array.tobytes() == text
+    maps = Path("/proc/self/maps").read_text()
+    assert os.path.basename(image.path) in maps
+    start = next(line for line in maps.splitlines() if os.path.basename(image.path) in line)
+    assert int(start.split("-")[0], 16) % (1 << 30) == 0 and start.split()[1] == "r--s"
+    del array, found
+    assert os.path.basename(image.path) not in Path("/proc/self/maps").read_text()
+
+
+def test_populate_and_descriptor(store: str, tmp_path: Path) -> None:
+    """A descriptor opens too and stays open; with populate all pages are there at once."""
+    image = load(make_model(tmp_path / "m"), store)
+    fd = os.open(image.path, os.O_RDONLY)
+    try:
+        with weights.open(fd, populate=True) as found:
+            assert found["layer0.bias"].size == 3
+        os.fstat(fd)
+    finally:
+        os.close(fd)
+
+
+POLICIES: list[tuple[str, list[int]]] = [("bind", [0]), ("interleave", [0]), ("prefer", [0]), ("replicate", [0])]
+
+
+@pytest.mark.parametrize(("policy", "nodes"), POLICIES)
+def test_placement(store: str, tmp_path: Path, policy: str, nodes: list[int]) -> None:
+    """Pages lie on the node that was asked for, as the kernel says; this thread's own policy stays."""
+    image = load(make_model(tmp_path / "m", size=20 << 20), store, policy=policy, nodes=nodes)
+    assert image.nodes == {0: image.pages}
+    assert image.path.endswith(".node0.img") is (policy == "replicate")
+    with weights.open("m", directory=store) as found:
+        assert found.manifest["placement"]["nodes"] == [0] and found.check(deep=True)
+    assert not load(tmp_path / "m", store, policy=policy, nodes=nodes).loaded
+
+
+def test_placement_of_unknown_nodes(store: str, tmp_path: Path) -> None:
+    """A node that is not there is refused before anything is taken; senseless combinations too."""
+    model = make_model(tmp_path / "m")
+    for policy in ("bind", "interleave", "replicate"):
+        with pytest.raises(errors.NodeExhaustedError, match="no node 63") as caught:
+            load(model, store, policy=policy, nodes=[63])
+        assert caught.value.exit_status == 4
+    for policy, nodes in (("bind", []), ("any", [0]), ("prefer", [0, 1]), ("bind", [0, 0]), ("near", [0])):
+        with pytest.raises(errors.WeightsError):
+            load(model, store, policy=policy, nodes=nodes)
+    assert os.listdir(store) == []
+
+
+def test_incomplete_replicas(store: str, tmp_path: Path) -> None:
+    """A set of replicas counts only when all of them are there; gc removes what is left of one."""
+    image = load(make_model(tmp_path / "m"), store, policy="replicate", nodes=[0])
+    path = image.path.replace(".node0.", ".node1.")
+    os.rename(image.path, path)
+    with pytest.raises(errors.NotReadyError, match="replicas"):
+        weights.open("m", directory=store)
+    assert weights.gc(directory=store, dry_run=True)["incomplete"] == [path]
+    assert weights.gc(directory=store)["incomplete"] == [path] and os.listdir(store) == []
+
+
+def test_gc_keeps_what_is_in_use(store: str, tmp_path: Path) -> None:
+    """gc removes older generations, and nothing of a model that is being loaded."""
+    first = load(make_model(tmp_path / "a"), store, name="m")
+    kept = os.path.join(store, "kept")
+    os.link(first.path, kept)
+    second = load(make_model(tmp_path / "b", seed=3), store, name="m", replace=True)
+    os.rename(kept, first.path)
+    assert [row.name.generation for row in weights.ls(store)] == [2, 1]
+
+    def while_loading(step: str) -> None:
+        if step == "opened":
+            assert weights.gc(directory=store) == {"busy": ["m"]}
+
+    load(make_model(tmp_path / "c", seed=4), store, name="m", replace=True, step=while_loading)
+    os.rename(weights.ls(store)[0].path, second.path)
+    assert weights.gc(directory=store) == {"superseded": [], "incomplete": [], "damaged": []}
+
+
+def test_rm(store: str, sharded: Path) -> None:
+    """rm removes all generations of a name; a name that is not there is an error."""
+    assert len(weights.rm("big", directory=store)) == 1 and weights.ls(store) == []
+    for name in ("big", "../x", ""):
+        with pytest.raises(errors.NotReadyError):
+            weights.rm(name, directory=store)
+
+
+def test_not_images(store: str, tmp_path: Path) -> None:
+    """Files that are no complete image are refused by reason, and never touched."""
+    image = load(make_model(tmp_path / "m"), store)
+    stray = os.path.join(store, "m@0123456789ab.7.img")
+    for size in (0, PAGE, 4 * PAGE):
+        with open(stray, "wb") as file:
+            file.truncate(size)
+        with pytest.raises(errors.NotReadyError):
+            weights.open(stray)
+    trouble = [bool(row.trouble) for row in weights.ls(store)]
+    assert trouble == [True, False]
+    with weights.open("m", directory=store) as found:
+        assert found.path == image.path
+    copy = tmp_path / os.path.basename(image.path)
+    copy.write_bytes(Path(image.path).read_bytes())
+    with pytest.raises(errors.NotReadyError) as caught:
+        weights.open(str(copy))
+    assert caught.value.facts["reason"] == "filesystem"
+    with pytest.raises(errors.NotReadyError, match="no model"):
+        weights.open("absent", directory=store)
+    with pytest.raises(errors.NotReadyError):
+        weights.open(str(tmp_path / "m@0123456789ab.9.img"))
+
+
+def test_holes(store: str, tmp_path: Path) -> None:
+    """An image with a hole would take a page at the first touch; it is not opened."""
+    image = load(make_model(tmp_path / "m"), store)
+    os.chmod(image.path, 0o600)
+    subprocess.run(["fallocate", "-p", "-o", str(PAGE), "-l", str(PAGE), image.path], check=True)
+    with pytest.raises(errors.NotReadyError) as caught:
+        weights.open(image.path)
+    assert caught.value.facts["reason"] == "holes"
+
+
+def test_fallback(mounter: Mounter, tmp_path: Path) -> None:
+    """The declared fallback is taken when the pool is short, and said; without it the shortage is raised."""
+    store = mounter(2)
+    model = make_model(tmp_path / "m")
+    with pytest.raises(errors.MountTooSmallError):
+        load(model, store)
+    huge = mounter(32, kind="tmpfs", huge="always")
+    image = load(model, store, fallback="tmpfs-huge")
+    assert os.path.dirname(image.path) == huge and image.backend == "tmpfs-huge"
+    assert "fallback tmpfs-huge" in image.warnings[0] and "2 left" in image.warnings[0]
+    with weights.open("m", directory=huge) as found:
+        assert found.check(deep=True)["chunks"] == 1 and not found["layer0.bias"].flags.writeable
+    roomy = mounter(8)
+    other = load(model, roomy, fallback="tmpfs-huge", name="other")
+    assert other.backend == "hugetlbfs" and other.warnings == ()
+
+
+READER = """
+import sys
+from firsttouch import weights
+w = weights.open("m", directory=sys.argv[1])
+print(w["layer0.bias"].tobytes().hex(), flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def reader(store: str, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process that has the image mapped."""
+    load(make_model(tmp_path / "m"), store)
+    command = [sys.executable, "-c", READER, store]
+    env = {**os.environ, "PYTHONPATH": str(SRC)}
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env) as process:
+        yield process
+        process.communicate()
+
+
+def test_two_processes_one_copy(store: str, reader: subprocess.Popen[str]) -> None:
+    """Another process reads the same; the pool holds one copy; both show as mappers."""
+    from firsttouch import _store
+
+    assert reader.stdout
+    text = reader.stdout.readline().strip()
+    free = count("free_hugepages")
+    with weights.open("m", directory=store, populate=True) as found:
+        assert found["layer0.bias"].tobytes().hex() == text
+        assert count("free_hugepages") == free
+        users, _ = _store.mappers(weights.ls(store))
+    assert list(users.values()) == [sorted([os.getpid(), reader.pid])]
+
+
+def test_progress_and_steps(store: str, tmp_path: Path) -> None:
+    """Progress rises to all bytes; the steps come in their order."""
+    seen: list[tuple[int, int]] = []
+    steps: list[str] = []
+    model = make_model(tmp_path / "m", shards=2)
+    load(model, store, progress=lambda *now: seen.append(now), step=steps.append, threads=1)
+    total = sum(file.stat().st_size for file in model.glob("*.safetensors"))
+    assert [done for done, _ in seen] == sorted(done for done, _ in seen) and seen[-1] == (total, total)
+    chunks = ["allocated", "read"] * 2
+    ends = ["filled", "verified", "placed", "manifest", "ready", "unmapped", "published"]
+    assert steps == ["opened", "reserved", *chunks, *ends]
+
+
+def test_models_that_cannot_be_read(store: str, tmp_path: Path) -> None:
+    """A folder without an index, without files, a missing file, a pipe, a bad name: typed, and nothing is taken."""
+    (tmp_path / "empty").mkdir()
+    several = tmp_path / "several"
+    several.mkdir()
+    for name in "ab":
+        write_file(several / f"{name}.safetensors", {name: ("U8", [1], b"x")})
+    for path, defect in ((tmp_path / "empty", "no_model"), (several, "no_index")):
+        with pytest.raises(errors.InvalidSafetensorsError) as caught:
+            load(path, store)
+        assert caught.value.defect == defect
+    (several / "model.safetensors.index.json").write_text('{"weight_map":{"a":"a.safetensors","b":"../b.safetensors"}}')
+    with pytest.raises(errors.InvalidSafetensorsError) as caught:
+        load(several, store)
+    assert caught.value.defect == "bad_shard_name"
+    os.mkfifo(tmp_path / "pipe.safetensors")
+    for path in (tmp_path / "absent.safetensors", tmp_path / "pipe.safetensors"):
+        with pytest.raises(errors.WeightsError) as unread:
+            load(path, store)
+        assert unread.value.exit_status == 9
+    with pytest.raises(errors.WeightsError, match="cannot name"):
+        load(make_model(tmp_path / "m"), store, name="../m")
+    with pytest.raises(errors.WeightsError, match="no checksum"):
+        load(tmp_path / "m", store, checksum="md5")
+    with pytest.raises(errors.MountMissingError) as missing:
+        load(tmp_path / "m", str(tmp_path))
+    assert missing.value.exit_status == 13 and "mount" in missing.value.hint
+    assert os.listdir(store) == []
+
+
+WRITE_ROUTES = """
+import ctypes, errno, mmap, os, sys, fcntl
+path, folder, group, uid = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+os.setgroups([group]); os.setgid(uid); os.setuid(uid)
+libc = ctypes.CDLL(None, use_errno=True)
+libc.mmap.restype = ctypes.c_void_p
+libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+fd = os.open(path, os.O_RDONLY)
+size = os.fstat(fd).st_size
+shared = libc.mmap(None, size, mmap.PROT_READ, mmap.MAP_SHARED, fd, 0)
+
+def raw(result):
+    if result in (-1, ctypes.c_void_p(-1).value):
+        raise OSError(ctypes.get_errno(), "refused")
+
+def mem():
+    with open("/proc/self/mem", "r+b", buffering=0) as file:
+        file.seek(shared)
+        file.write(b"x")
+
+def p(address):
+    return ctypes.c_void_p(address)
+
+routes = {
+    "open for writing": lambda: os.open(path, os.O_RDWR),
+    "open and truncate": lambda: os.open(path, os.O_RDONLY | os.O_TRUNC),
+    "reopen by /proc": lambda: os.open(f"/proc/self/fd/{fd}", os.O_RDWR),
+    "map shared for writing": lambda: mmap.mmap(fd, 0, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE),
+    "mprotect": lambda: raw(libc.mprotect(p(shared), ctypes.c_size_t(size), 3)),
+    "write": lambda: os.write(fd, b"x"),
+    "pwrite": lambda: os.pwrite(fd, b"x", 0),
+    "ftruncate": lambda: os.ftruncate(fd, 0),
+    "truncate": lambda: os.truncate(path, 0),
+    "punch a hole": lambda: raw(libc.fallocate(fd, 3, ctypes.c_long(0), ctypes.c_long(size))),
+    "madvise remove": lambda: raw(libc.madvise(p(shared), ctypes.c_size_t(size), 9)),
+    "/proc/self/mem": mem,
+    "unlink": lambda: os.unlink(path),
+    "rename over it": lambda: os.rename(path, path + "x"),
+    "create beside it": lambda: os.open(os.path.join(folder, "new"), os.O_RDWR | os.O_CREAT),
+    "nameless file": lambda: os.open(folder, os.O_RDWR | os.O_TMPFILE),
+    "hard link": lambda: os.link(path, os.path.join(folder, "link")),
+    "chmod": lambda: os.chmod(path, 0o666),
+    "chown": lambda: os.chown(path, uid, -1),
+}
+for name, route in routes.items():
+    try:
+        route()
+    except OSError as error:
+        print(f"refused {errno.errorcode[error.errno]} {name}")
+    else:
+        print(f"DONE {name}")
+"""
+
+
+def test_another_user_cannot_write(mounter: Mounter, tmp_path: Path) -> None:
+    """From a worker's uid every route to change the image fails, and its content is unchanged afterwards."""
+    uid = group = 65534
+    store = mounter(16, mode="0750", gid=group)
+    image = load(make_model(tmp_path / "m"), store)
+    assert os.stat(image.path).st_gid == group
+    tmp_path.chmod(0o755)
+    for parent in tmp_path.parents:
+        if parent.stat().st_mode & 0o5 != 0o5 and parent.stat().st_uid == os.getuid():
+            parent.chmod(parent.stat().st_mode | 0o5)
+        if parent.name == "pytest-of-root":
+            break
+    result = child(WRITE_ROUTES, image.path, store, str(group), str(uid))
+    lines = result.stdout.splitlines()
+    assert len(lines) == 19, result.stderr
+    assert [line for line in lines if not line.startswith("refused")] == []
+    assert weights.verify("m", deep=True, directory=store)["chunks"] == 1
+
+
+SCRIBBLE = """
+import ctypes, sys
+from firsttouch import weights
+w = weights.open("m", directory=sys.argv[1])
+array = w["layer0.weight"]
+print("mapped", flush=True)
+ctypes.memset(array.ctypes.data, 1, 1)
+print("survived")
+"""
+
+
+def test_a_scribbling_worker_dies_alone(store: str, reader: subprocess.Popen[str]) -> None:
+    """A store into the image is SIGSEGV for that process; the others and the content go on."""
+    assert reader.stdout
+    text = reader.stdout.readline()
+    result = child(SCRIBBLE, store)
+    assert (result.returncode, result.stdout) == (-11, "mapped\n")
+    assert reader.poll() is None and text
+    assert weights.verify("m", deep=True, directory=store)["chunks"] == 1
+
+
+def test_layout_is_the_plan_s(tmp_path: Path) -> None:
+    """The manifest of a model of many tensors fits the space that was set aside before the load."""
+    rows = {f"model.layers.{number}.weight": ("U8", [1], b"x") for number in range(30_000)}
+    file = write_file(tmp_path / "many.safetensors", rows)
+    from firsttouch import _sources
+
+    model = _sources.read_model(file)
+    laid = _loader.layout_for(model, PAGE)
+    assert laid.shards[0].image_offset >= _image.SUPERBLOCK_BYTES + laid.manifest_space > PAGE // 2

@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the tests of weights need of the host: pages in the pool, small mounts, models. All of it is taken back.
+
+The pool is a setting of the whole machine: one test process at a time has it, under a lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import gc
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+PAGE = 2 << 20
+POOL = Path("/sys/kernel/mm/hugepages/hugepages-2048kB")
+PAGES = 160
+SRC = Path(__file__).resolve().parents[1] / "src"
+
+
+def count(name: str) -> int:
+    """A counter of the 2M pool: nr_hugepages, free_hugepages, resv_hugepages, ..."""
+    return int((POOL / name).read_text())
+
+
+class Counters(NamedTuple):
+    """What a leak would change, in pages."""
+
+    free: int
+    reserved: int
+    surplus: int
+
+
+def counters() -> Counters:
+    return Counters(count("free_hugepages"), count("resv_hugepages"), count("surplus_hugepages"))
+
+
+def wait_for(wanted: Counters, seconds: float = 1.0) -> Counters:
+    """The counters as soon as they are WANTED, or after SECONDS as they are: freed pages come back a moment later."""
+    gc.collect()  # an error that was caught holds the frames that hold a mapping
+    deadline = time.monotonic() + seconds
+    while counters() != wanted and time.monotonic() < deadline:
+        time.sleep(0.005)
+    return counters()
+
+
+@pytest.fixture(scope="session")
+def pool() -> Iterator[int]:
+    """PAGES free pages of 2M for this test session; the former count comes back at the end, also after failures."""
+    if not POOL.is_dir():
+        pytest.skip("NO HUGE PAGES: this kernel has no 2M pages; weights in hugetlbfs are not tested")
+    with open(Path(tempfile.gettempdir()) / "firsttouch-tests-pool.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        before = count("nr_hugepages")
+        try:
+            try:
+                (POOL / "nr_hugepages").write_text(str(before + PAGES))
+            except OSError as error:
+                pytest.skip(f"NO HUGE PAGES: the pool cannot be set ({error}); weights in hugetlbfs are not tested")
+            if count("free_hugepages") - count("resv_hugepages") < PAGES:
+                pytest.skip("NO HUGE PAGES: the kernel did not give them; weights in hugetlbfs are not tested")
+            yield PAGES
+        finally:
+            with contextlib.suppress(OSError):
+                (POOL / "nr_hugepages").write_text(str(before))
+
+
+Mounter = Callable[..., str]
+
+
+@pytest.fixture
+def mounter(pool: int, tmp_path: Path) -> Iterator[Mounter]:
+    """Mount a small hugetlbfs (or a tmpfs) in a folder of the test; unmounted afterwards, and nothing leaked then."""
+    before = counters()
+    mounted: list[str] = []
+
+    def mount(pages: int | None = 64, kind: str = "hugetlbfs", **options: Any) -> str:
+        path = tmp_path / f"{kind}{len(mounted)}"
+        path.mkdir()
+        words = {"pagesize": "2M"} if kind == "hugetlbfs" else {}
+        if pages is not None:
+            words["size"] = str(pages * PAGE)
+        text = ",".join(f"{key}={value}" for key, value in {**words, **options}.items())
+        result = subprocess.run(
+            ["mount", "-t", kind, "-o", text, "none", str(path)], capture_output=True, text=True, check=False
+        )
+        if result.returncode:
+            pytest.skip(f"NO MOUNT: a {kind} cannot be mounted here ({result.stderr.strip()})")
+        mounted.append(str(path))
+        return str(path)
+
+    try:
+        yield mount
+    finally:
+        for path in mounted:
+            subprocess.run(["umount", "-l", path], check=True)
+    assert wait_for(before) == before, "pages or reservations were leaked"
+
+
+@pytest.fixture
+def store(mounter: Mounter) -> str:
+    """A hugetlbfs of 64 pages."""
+    return mounter()
+
+
+@pytest.fixture
+def run_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A folder for locks."""
+    monkeypatch.setenv("FIRSTTOUCH_RUN_DIR", str(tmp_path / "run"))
+    return str(tmp_path / "run")
+
+
+def write_file(path: Path, tensors: dict[str, tuple[str, list[int], bytes]], pad: int = 0, **metadata: str) -> Path:
+    """A safetensors file of (dtype, shape, bytes), with PAD spaces after the header."""
+    header: dict[str, Any] = {"__metadata__": metadata} if metadata else {}
+    at = 0
+    for name, (dtype, shape, data) in tensors.items():
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [at, at + len(data)]}
+        at += len(data)
+    text = json.dumps(header).encode() + b" " * pad
+    path.write_bytes(len(text).to_bytes(8, "little") + text + b"".join(data for _, _, data in tensors.values()))
+    return path
+
+
+def some_bytes(size: int, seed: int = 0) -> bytes:
+    return np.random.default_rng(seed).bytes(size)
+
+
+def make_model(folder: Path, shards: int = 1, size: int = 3 << 20, seed: int = 0) -> Path:
+    """A model of SHARDS files of about SIZE bytes each, with an index when there are several."""
+    folder.mkdir(exist_ok=True)
+    names = ["model.safetensors"]
+    if shards > 1:
+        names = [f"model-{number:05}-of-{shards:05}.safetensors" for number in range(1, shards + 1)]
+    weights = {}
+    for number, file in enumerate(names):
+        rows = {f"layer{number}.weight": ("F16", [size // 4, 2], some_bytes(size // 4 * 4, seed + number))}
+        rows[f"layer{number}.bias"] = ("F32", [3], some_bytes(12, seed + 50 + number))
+        write_file(folder / file, rows, pad=number, format="pt")
+        weights.update(dict.fromkeys(rows, file))
+    if shards > 1:
+        (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weights}))
+    return folder
+
+
+def child(code: str, *args: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run Python CODE with ARGS in a process of its own, with the package importable."""
+    env = {**os.environ, "PYTHONPATH": str(SRC)}
+    command = [sys.executable, "-c", code, *args]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=env, timeout=60, **options)
