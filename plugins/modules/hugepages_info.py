@@ -80,6 +80,20 @@ options:
     type: list
     elements: str
     default: [".tmp.{boot_id}.{pid}.{starttime}"]
+  need:
+    description:
+      - Also judge whether a process in the control group of this one can use so many bytes of pages, before it
+        is killed for trying.
+    type: dict
+    suboptions:
+      size:
+        description: Page size, such as V(2M).
+        type: str
+        required: true
+      bytes:
+        description: Bytes that it is going to touch.
+        type: int
+        required: true
 seealso:
   - module: firsttouch.host.numa_topology_info
   - module: firsttouch.host.kernel_cmdline_info
@@ -180,6 +194,13 @@ stale_files:
     kept: []
     foreign: []
     not_evaluated: {}
+need:
+  description:
+    - C(verdict), C(reason) (V(hugetlb_cgroup_limit), V(pool_short), V(not_available)), C(text), C(need_bytes),
+      C(limit_bytes) and C(file) of the limit that leaves least, V(null) where there is none,
+      C(available_bytes) of the pool.
+  returned: when O(need) is given
+  type: dict
 verdict:
   description: V(pass), V(fail), or V(not_evaluated) when nothing was requested or a counter is not readable.
   returned: success
@@ -215,7 +236,20 @@ from ansible_collections.firsttouch.host.plugins.module_utils._hugepages_judge i
     parse_wanted,
     summary,
 )
+from ansible_collections.firsttouch.host.plugins.module_utils._hugetlb_cgroup import preflight
 from ansible_collections.firsttouch.host.plugins.module_utils._hugetlb_files import PATTERNS, stale_report
+from ansible_collections.firsttouch.host.plugins.module_utils._intent import page_size_kb
+
+
+def _extra(root, params):
+    """What is only looked at when it is asked for. Raises ValueError."""
+    found = {}
+    if params["stale_files"]:
+        found["stale_files"] = stale_report(root, params["file_patterns"])
+    if params["need"]:
+        need = params["need"]
+        found["need"] = preflight(root, page_size_kb(need["size"]), need["bytes"])
+    return found
 
 
 def main() -> None:
@@ -235,6 +269,13 @@ def main() -> None:
             },
             "mount": {"type": "bool", "default": False},
             "stale_files": {"type": "bool", "default": False},
+            "need": {
+                "type": "dict",
+                "options": {
+                    "size": {"type": "str", "required": True},
+                    "bytes": {"type": "int", "required": True},
+                },
+            },
             "file_patterns": {"type": "list", "elements": "str", "default": list(PATTERNS)},
         },
         supports_check_mode=True,
@@ -244,13 +285,12 @@ def main() -> None:
     try:
         context = explain(root, found["pools"])
         wants = parse_wanted(module.params["pools"] or [], context.hugepage_nodes())
-        stale = stale_report(root, module.params["file_patterns"]) if module.params["stale_files"] else None
+        extra = _extra(root, module.params)
     except ValueError as exc:
         module.fail_json(msg=str(exc), reason="invalid_value")
     rows = judge(wants, found["pools"], context)
     result = {**found, "cpu_has_pdpe1gb": context.cpu_has_1g, "results": rows}
-    if stale is not None:
-        result["stale_files"] = stale
+    result.update(extra)
     if module.params["mount"]:
         result["mount_results"] = judge_mounts(wants, found["mounts"])
         rows = rows + result["mount_results"]

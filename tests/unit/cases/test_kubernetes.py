@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The recorded Kubernetes troubles with huge pages, through kubelet_info; then neighbours."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support import CASES, case_expected, put, run_module
+
+POOLS = "/sys/kernel/mm/hugepages"
+GIB = 1 << 30
+
+
+def info(root: Path, **args: Any) -> dict[str, Any]:
+    result = run_module("kubelet_info", {"sysroot": str(root), **args})
+    assert not result.get("failed"), result
+    return result
+
+
+def pool(root: Path, kb: int, total: int, free: int, reserved: int = 0) -> None:
+    for name, value in (("nr", total), ("free", free), ("resv", reserved), ("surplus", 0)):
+        put(root, f"{POOLS}/hugepages-{kb}kB/{name}_hugepages", f"{value}\n")
+
+
+def row(result: dict[str, Any], size: str) -> dict[str, Any]:
+    return next(line for line in result["node_results"] if line["size"] == size)
+
+
+def test_the_pool_is_used_outside_of_kubernetes(tmp_path: Path) -> None:
+    case = "k8s-allocatable-but-pool-used"
+    node = json.loads((CASES / case / "node.json").read_text())
+    pages = node["sysfs"]
+    pool(tmp_path, 1 << 20, pages["nr"], pages["free"], pages["resv"])
+    result = info(tmp_path, node={"capacity": node["capacity"]}, pods_requested=node["pods_requested"])
+    line = row(result, "1G")
+    assert case_expected(case) == {
+        "verdict": result["verdict"],
+        "reason_class": result["reason"],
+        "pages": line["outside_pages"],
+    }
+    assert (line["available_bytes"], line["node_bytes"]) == (17 * GIB, 20 * GIB)
+    assert str(17 * GIB) in line["text"]
+
+
+def test_huge_pages_alone_are_refused(tmp_path: Path) -> None:
+    case = "k8s-hugepages-need-cpu-or-memory"
+    pod = yaml.safe_load((CASES / case / "pod.yml").read_text())
+    result = info(tmp_path, pods=[pod])
+    assert case_expected(case) == {"verdict": result["verdict"], "reason_class": result["reason"]}
+    found = result["pod_results"][0]["findings"]
+    assert [(line["where"], line["text"]) for line in found] == [
+        ("spec.containers[0].resources", "HugePages require cpu or memory")
+    ]
+
+
+@pytest.mark.parametrize("name", ["a", "b"])
+def test_the_kubelet_started_before_the_pool(tmp_path: Path, name: str) -> None:
+    case = "k8s-kubelet-started-before-pool"
+    node = json.loads((CASES / case / "nodes.json").read_text())[name]
+    pool(tmp_path, 2048, node["sysfs_2M_nr"], node["sysfs_2M_free"])
+    result = info(tmp_path, node={"status": {"capacity": node["capacity"]}})
+    verdict = result["verdict"] + (f":{result['reason']}" if result["reason"] else "")
+    assert verdict == case_expected(case)[name]
+    line = row(result, "2M")
+    assert line["host_bytes"] == 2 * GIB
+    assert ("restart the kubelet" in (line["hint"] or "")) is (name == "a")
+
+
+def test_every_host_of_the_case_is_compared() -> None:
+    assert sorted(case_expected("k8s-kubelet-started-before-pool")) == ["a", "b"]
+
+
+# Neighbours
+
+
+def pod(limits: dict[str, Any], requests: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
+    resources = {"limits": limits, **({"requests": requests} if requests is not None else {})}
+    return {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "resources": resources}], **more}}
+
+
+@pytest.mark.parametrize(
+    ("limits", "requests", "reasons"),
+    [
+        ({"hugepages-2Mi": "4Mi", "cpu": 1}, None, []),
+        ({"hugepages-2Mi": "4Mi"}, {"memory": "1Gi", "hugepages-2Mi": "4Mi"}, []),
+        ({"hugepages-2Mi": "4Mi", "ephemeral-storage": "1Gi"}, None, ["needs_cpu_or_memory"]),
+        ({"hugepages-2Mi": "3Mi", "cpu": 1}, None, ["not_whole_pages"]),
+        ({"hugepages-2Mi": "0", "cpu": 1}, None, ["not_whole_pages"]),
+        ({"hugepages-2Mi": "4Mi", "cpu": 1}, {"hugepages-2Mi": "2Mi"}, ["request_differs_from_limit"]),
+        ({"cpu": 1}, {"hugepages-2Mi": "2Mi"}, ["request_differs_from_limit"]),
+        ({"hugepages-2Mi": "many", "cpu": 1}, None, ["bad_quantity"]),
+        ({"hugepages-1Gi": "2Gi", "hugepages-2Mi": "1G", "cpu": 1}, None, ["not_whole_pages"]),
+        ({"memory": "1Gi"}, None, []),
+    ],
+)
+def test_pods(tmp_path: Path, limits: dict[str, Any], requests: dict[str, Any] | None, reasons: list[str]) -> None:
+    result = info(tmp_path, pods=[pod(limits, requests)])
+    assert [line["reason"] for line in result["pod_results"][0]["findings"]] == reasons
+    assert result["verdict"] == ("fail" if reasons else "pass")
+    assert result["pod_results"][0]["name"] == "p"
+
+
+def test_init_containers_are_looked_at_too(tmp_path: Path) -> None:
+    init = [{"name": "i", "resources": {"limits": {"hugepages-2Mi": "2Mi"}}}]
+    result = info(tmp_path, pods=[pod({"cpu": 1}, initContainers=init), {"kind": "Pod"}])
+    found = [[line["where"] for line in entry["findings"]] for entry in result["pod_results"]]
+    assert found == [["spec.initContainers[0].resources"], ["spec"]]
+
+
+def test_what_the_pods_of_the_node_use_is_not_outside(tmp_path: Path) -> None:
+    pool(tmp_path, 2048, 1024, 600, 24)
+    pods = [pod({"hugepages-2Mi": "512Mi", "cpu": 1}), pod({"hugepages-2Mi": "384Mi", "cpu": 1})]
+    ended = {**pod({"hugepages-2Mi": "1Gi", "cpu": 1}), "status": {"phase": "Succeeded"}}
+    node = {"capacity": {"hugepages-2Mi": "2Gi", "cpu": "64"}}
+    result = info(tmp_path, node=node, pods=[*pods, ended], pods_on_node=True)
+    assert (result["verdict"], row(result, "2M")["outside_pages"]) == ("pass", 0)
+    result = info(tmp_path, node=node, pods=[pods[0], ended], pods_on_node=True)
+    assert (result["reason"], row(result, "2M")["outside_pages"]) == ("pool_used_outside_kubernetes", 192)
+    assert row(info(tmp_path, node=node), "2M")["outside_pages"] is None
+
+
+def test_a_size_that_only_one_of_both_has(tmp_path: Path) -> None:
+    pool(tmp_path, 2048, 4, 4)
+    result = info(tmp_path, node={"capacity": {"hugepages-1Gi": "1Gi"}})
+    assert {line["size"]: line["reason"] for line in result["node_results"]} == {
+        "1G": "kubelet_capacity_stale",
+        "2M": "kubelet_capacity_stale",
+    }
+
+
+def test_what_cannot_be_read_is_not_evaluated(tmp_path: Path) -> None:
+    put(tmp_path, f"{POOLS}/hugepages-2048kB/free_hugepages", "4\n")
+    result = info(tmp_path, node={"capacity": {"hugepages-2Mi": "0"}})
+    assert (result["verdict"], result["reason"]) == ("not_evaluated", "not_available")
+    put(tmp_path, f"{POOLS}/hugepages-2048kB/nr_hugepages", "0\n")
+    node = {"capacity": {"hugepages-2Mi": "0"}}
+    assert info(tmp_path, node=node)["verdict"] == "pass"
+    assert info(tmp_path, node=node, pods_requested={})["verdict"] == "not_evaluated"
+    assert info(tmp_path)["reason"] == "nothing_given"
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        {"node": {"capacity": {"hugepages-2Mi": "2Gi?"}}},
+        {"node": {"kind": "Node"}},
+        {"node": {"capacity": {}}, "pods_requested": {"hugepages-3x": "1"}},
+    ],
+)
+def test_an_object_that_cannot_be_understood_is_an_error(tmp_path: Path, args: dict[str, Any]) -> None:
+    result = run_module("kubelet_info", {"sysroot": str(tmp_path), **args})
+    assert (result["failed"], result["reason"]) == (True, "bad_quantity")
