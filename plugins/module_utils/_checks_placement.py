@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory placement as it is measured: pages go to the node they are bound to, and other nodes are far away."""
+"""Memory placement as measured: pages go to the node they are bound to, and other nodes are far away."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _asked(ctx: Context) -> bool:
 
 
 def check_placement(ctx: Context) -> Iterator[Result]:
-    """Pages of each size on each node, and the latency between the nodes.
+    """Pages of each size on each node, the latency between the nodes, and what it makes of the trust verdict.
 
     A host that is busy is an expected answer, so nothing that could not be tried counts against it.
     """
@@ -57,7 +57,12 @@ def check_placement(ctx: Context) -> Iterator[Result]:
         yield skipped("numa.placement", "measured", "offline", intended=False)
         yield skipped("numa.latency", "measured", "offline", intended=False)
         return
-    yield from results(measured(ctx), intended=_asked(ctx))
+    found = measured(ctx)
+    yield from results(found, intended=_asked(ctx))
+    evidence = latency_evidence(ctx)
+    if evidence and not found.no_proof:
+        seen = {"trust": found.trust, "ratio": evidence["ratio"], "because": evidence["source"]}
+        yield Result("numa.trust.measured", "pass", "measured", None, seen, "", "", "", False)
 
 
 CHECKS = (Check("numa.placement", ("measured",), check_placement, lambda ctx: False),)

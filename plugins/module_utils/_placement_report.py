@@ -155,6 +155,7 @@ def document(found: Measurement) -> dict[str, Any]:
             "unmeasured": [dict(row) for row in found.unmeasured],
         },
         "ratio": None if remote is None else remote.as_dict(),
+        "evidence": remote.evidence() if remote else None,
         "left_out": [_skip_row(skip) for skip in found.skips],
     }
 

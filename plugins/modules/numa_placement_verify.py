@@ -76,7 +76,7 @@ notes:
     seccomp filter may forbid.
 seealso:
   - module: firsttouch.host.host_verify
-  - module: firsttouch.host.numa_topology_info
+  - module: firsttouch.host.numa_topology_verify
 author:
   - First Touch contributors (@firsttouch)
 """
@@ -89,6 +89,10 @@ EXAMPLES = r"""
 - name: Show the latency between the nodes in ns
   ansible.builtin.debug:
     var: placement.latency.matrix
+
+- name: Let the latency speak in the verdict about the nodes
+  firsttouch.host.numa_topology_verify:
+    measured: "{{ placement.evidence or omit }}"
 
 - name: From every CPU, before the host serves for the first time
   firsttouch.host.numa_placement_verify:
@@ -187,6 +191,12 @@ ratio:
     - C(problem) is V(latency_of_cache) when the loads did not reach memory, V(latency_noisy) when noise
       leaves both near and far.
     - V(null) with one node.
+  type: dict
+  returned: always
+evidence:
+  description:
+    - RV(ratio) as C(measured) of M(firsttouch.host.numa_topology_verify) takes it, with C(ratio) and
+      C(source). V(null) with one node, or when noise or a cache may have made the ratio.
   type: dict
   returned: always
 left_out:

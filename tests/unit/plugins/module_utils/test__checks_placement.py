@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The placement check of host_verify: one short run on a live host, none on a recorded one or without its layer."""
+"""The placement check of host_verify: one short run on a live host, none on a recorded one or unasked."""
 
 from __future__ import annotations
 
@@ -81,3 +81,15 @@ def test_who_vouches_for_the_nodes_is_heard(runs: Runs) -> None:
         vouched == ("contradictory" if own == "contradictory" else "exposed")
         or not read_topology("/").readable
     )
+
+
+@pytest.mark.parametrize(("remote", "shown"), [(150.0, True), (101.0, True), (None, False)])
+def test_the_trust_verdict_is_told_again_with_the_latency(runs: Runs, remote: Any, shown: bool) -> None:
+    times = {"cpu": 0, "cpu_node": 0, "mad": 1.0, "samples": 56, "cache_ns": 1.0}
+    far = () if remote is None else ({**times, "node": 1, "ns": remote},)
+    runs.found = {"latencies": ({**times, "node": 0, "ns": 100.0}, *far)}
+    rows = {row.id: row for row in _checks_placement.check_placement(Context({}))}
+    assert ("numa.trust.measured" in rows) == shown
+    if remote:
+        seen = rows["numa.trust.measured"].observed
+        assert (seen["trust"], seen["ratio"]) == ("exposed", remote / 100)

@@ -212,6 +212,7 @@ def test_the_document_is_json_and_holds_matrix_and_ratio() -> None:
     told = json.loads(json.dumps(document(run())))
     assert told["latency"]["matrix"] == {"0": {"0": 100.0, "1": 150.0}, "1": {"0": 150.0, "1": 100.0}}
     assert (told["ratio"]["ratio"], told["ratio"]["problem"]) == (1.5, "")
+    assert told["evidence"]["ratio"] == 1.5 and told["evidence"]["source"] == told["ratio"]["source"]
     assert told["proves"] is True
     assert message(run()).startswith(
         "4 of 4 placements are where they were asked for. Remote memory takes 1.50"
