@@ -26,6 +26,8 @@ CONTENT = (
     "/proc/self/mountinfo",
     "/proc/self/mounts",
     "/proc/bus/pci/devices",
+    "/sys/bus/pci/devices/*/numa_node",
+    "/run/systemd/container",
     "/proc/interrupts",
     "/proc/irq/default_smp_affinity",
     "/proc/irq/*/smp_affinity_list",
@@ -124,6 +126,9 @@ LINKS = (
 # Files of which only the existence matters: recorded empty.
 PRESENCE = (
     "/dev/null",
+    "/sys/firmware/acpi/tables/*",
+    "/.dockerenv",
+    "/run/.containerenv",
     "/boot/vmlinu[xz]-*",
     "/usr/lib/modules/*/vmlinu[xz]",
     "/boot/initrd*",

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.firsttouch.host.plugins.module_utils._collect import collect
 from ansible_collections.firsttouch.host.plugins.module_utils._topology import (
     Topology,
     judge_distances,
@@ -24,6 +25,7 @@ from ansible_collections.firsttouch.host.plugins.module_utils._trust import (
     assess,
 )
 from ansible_collections.firsttouch.host.plugins.module_utils._trust_signs import Signs, read_signs
+from plan_host import make_host
 from support import CASES, put, sysroot_from_tsv
 from test_recorded_hosts import OWN, unpack
 
@@ -370,3 +372,20 @@ def test_containers_are_seen(tmp_path: Path, path: str, text: str) -> None:
     put(tmp_path, path, text)
     found = read_signs(str(tmp_path)).container
     assert found and found[0] == path
+
+
+def test_a_recording_is_trusted_like_its_host(tmp_path: Path) -> None:
+    """The collector takes all of the signs along, the firmware's tables by name only."""
+    root = make_host(tmp_path / "host")
+    put(root, "/sys/firmware/acpi/tables/SRAT", "secret")
+    put(root, "/sys/devices/pci0000:00/0000:00:01.0/numa_node", "1\n")
+    (root / "sys/bus/pci/devices").mkdir(parents=True)
+    (root / "sys/bus/pci/devices/0000:00:01.0").symlink_to("../../../devices/pci0000:00/0000:00:01.0")
+    put(root, "/run/systemd/container", "lxc\n")
+    (tmp_path / "tar.xz").write_bytes(collect(str(root)).archive)
+    copy = unpack(tmp_path / "tar.xz", tmp_path / "copy")
+    signs = read_signs(str(copy))
+    assert signs == read_signs(str(root))
+    assert signs.acpi == frozenset({"SRAT"}) and signs.pci == {1: 1}
+    assert signs.container == ("/run/systemd/container", "lxc")
+    assert (copy / "sys/firmware/acpi/tables/SRAT").read_text() == ""
