@@ -129,9 +129,10 @@ def jobs_for(
             text = f"none of CPUs {format_list(node.cpus)} of node {node.id} may be used"
             skips.append(Skip(Blocked("cpus_not_allowed", text, _STATUS), cpu_node=node.id))
         for cpu in cpus:
-            jobs += [Job("place", cpu, (place,), size_kb, pages) for place, size_kb, pages in places]
-        if ordinary:
-            jobs += [Job("latency", cpu, ordinary) for cpu in cpus]
+            placing = [Job("place", cpu, (place,), size_kb, pages) for place, size_kb, pages in places]
+            jobs += [job for job in placing if job.size_kb <= _GIGANTIC_KB]
+            jobs += [Job("latency", cpu, ordinary)] if ordinary else []
+            jobs += [job for job in placing if job.size_kb > _GIGANTIC_KB]  # they may use up the time
     return jobs, skips
 
 

@@ -211,6 +211,8 @@ def test_one_gigantic_page_and_only_where_its_cost_is_wanted(host: Path) -> None
     pool(host, 1, "1048576kB", 4)
     jobs, _skips = plan(host)
     assert {(job.nodes, job.pages) for job in jobs if job.size_kb == 1 << 20} == {((1,), 1)}
+    kinds = [(job.kind, job.size_kb) for job in jobs if job.cpu == 1]
+    assert kinds[-2:] == [("latency", 0), ("place", 1 << 20)], "what costs most comes last"
     jobs, skips = plan(host, gigantic=False)
     assert not [job for job in jobs if job.size_kb]
     assert [(skip.node, skip.size_kb, skip.blocked.reason) for skip in skips] == [(1, 1 << 20, "too_costly")]

@@ -3,15 +3,22 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
-from collections.abc import Sequence
+import struct
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import pytest
 from ansible_collections.firsttouch.host.plugins.module_utils import _placement_work
 from ansible_collections.firsttouch.host.plugins.module_utils._placement_chase import BUFFER_BYTES
-from ansible_collections.firsttouch.host.plugins.module_utils._placement_kernel import Kernel
+from ansible_collections.firsttouch.host.plugins.module_utils._placement_kernel import (
+    SYSCALLS,
+    Kernel,
+    Unsupported,
+)
+from ansible_collections.firsttouch.host.plugins.module_utils._placement_run import run
 from ansible_collections.firsttouch.host.plugins.module_utils._placement_work import Job, Worker, judged
 
 PAGE = 4096
@@ -235,3 +242,71 @@ def test_latency_without_memory_or_time_is_not_measured(pinned: Any, chase: Any)
     assert (answer["status"], answer["reason"]) == ("not_evaluated", "no_memory")
     assert {row["reason"] for row in answer["trouble"].values()} == {"mems_not_allowed"}
     assert work(FakeKernel(), Job("latency", 0, (0,)), 1e-9)["reason"] == "time_budget"
+
+
+def seccomp(number: int, action: int) -> Callable[[], None]:
+    """What makes the kernel answer system call NUMBER with ACTION in this process from now on (seccomp(2))."""
+
+    def install() -> None:
+        rules = [(0x20, 0, 0, 0), (0x15, 0, 1, number), (0x06, 0, 0, action), (0x06, 0, 0, ALLOW)]
+        program = b"".join(struct.pack("HBBI", *rule) for rule in rules)
+        code = ctypes.create_string_buffer(program, len(program))
+        filters = ctypes.create_string_buffer(struct.pack("HxxxxxxP", len(rules), ctypes.addressof(code)))
+        libc = ctypes.CDLL(None, use_errno=True)
+        unsigned = ctypes.c_ulong
+        assert libc.prctl(38, unsigned(1), unsigned(0), unsigned(0), unsigned(0)) == 0  # PR_SET_NO_NEW_PRIVS
+        assert libc.prctl(22, unsigned(2), filters, unsigned(0), unsigned(0)) == 0  # PR_SET_SECCOMP
+
+    return install
+
+
+def really(job: Job, prepare: Callable[[], None]) -> dict[str, Any]:
+    """The answer of this machine's kernel to JOB after PREPARE."""
+    try:
+        kernel = Kernel()
+    except Unsupported as exc:
+        pytest.skip(str(exc))
+    return run([job], Worker(kernel, os.sysconf("SC_PAGE_SIZE")).work, prepare=prepare)[0]
+
+
+ALLOW, REFUSE, KILL = 0x7FFF0000, 0x00050000, 0x80000000
+HERE = min(os.sched_getaffinity(0))
+PLACE = Job("place", HERE, (0,), 0, 8)
+
+
+@pytest.mark.parametrize(
+    ("call", "action", "status", "reason"),
+    [
+        ("mbind", REFUSE | errno.EPERM, "not_evaluated", "permission_denied"),
+        ("mbind", REFUSE | errno.ENOSYS, "not_evaluated", "unsupported"),
+        ("mbind", KILL, "not_evaluated", "sigsys"),
+        ("move_pages", REFUSE | errno.EPERM, "placed", ""),
+        ("get_mempolicy", REFUSE | errno.EPERM, "placed", ""),
+    ],
+)
+def test_a_seccomp_filter_is_an_answer(call: str, action: int, status: str, reason: str) -> None:
+    numbers = SYSCALLS.get(os.uname().machine)
+    if numbers is None:
+        pytest.skip(f"no system call numbers for {os.uname().machine}")
+    plain = really(PLACE, lambda: None)
+    if plain["status"] != "placed":
+        pytest.skip(f"not allowed here: {plain}")
+    answer = really(PLACE, seccomp(numbers[call], action))
+    assert (answer["status"], answer.get("reason", "")) == (status, reason)
+    if status == "placed":
+        assert set(answer["silent"]) == {call}
+        assert set(answer["found"]) == {"move_pages", "get_mempolicy"} - {call}
+
+
+def test_a_process_that_may_not_make_code_has_no_latency() -> None:
+    def forbid() -> None:
+        unsigned = ctypes.c_ulong
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.prctl(65, unsigned(1), unsigned(0), unsigned(0), unsigned(0)):  # PR_SET_MDWE, Linux 6.3
+            os._exit(77)
+
+    answer = really(Job("latency", HERE, (0,)), forbid)
+    if answer["reason"] == "child_failed":
+        pytest.skip("this kernel has no PR_SET_MDWE")
+    assert (answer["status"], answer["reason"]) == ("not_evaluated", "no_executable_memory")
+    assert "mprotect" in answer["detail"]
