@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from ansible_collections.firsttouch.host.plugins.module_utils import _placement
+from ansible_collections.firsttouch.host.plugins.module_utils import _placement, _placement_host
 from ansible_collections.firsttouch.host.plugins.module_utils._placement import (
     Measurement,
     measure,
@@ -157,7 +157,9 @@ def test_a_node_that_could_not_be_measured_is_kept_with_its_reason() -> None:
 
 @pytest.fixture
 def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This machine may be busy; and its huge pages are not ours to take, not even for a moment."""
     monkeypatch.setattr(_placement, "blocked", lambda *args: None)
+    monkeypatch.setattr(_placement_host, "pools_of", lambda tree: {})
 
 
 def refused(*args: Any) -> Any:

@@ -245,7 +245,7 @@ def test_latency_without_memory_or_time_is_not_measured(pinned: Any, chase: Any)
 
 
 def seccomp(number: int, action: int) -> Callable[[], None]:
-    """What makes the kernel answer system call NUMBER with ACTION in this process from now on (seccomp(2))."""
+    """What makes the kernel answer system call NUMBER with ACTION in this process (seccomp(2))."""
 
     def install() -> None:
         rules = [(0x20, 0, 0, 0), (0x15, 0, 1, number), (0x06, 0, 0, action), (0x06, 0, 0, ALLOW)]

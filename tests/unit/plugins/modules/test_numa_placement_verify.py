@@ -8,15 +8,16 @@ import sys
 from typing import Any
 
 import pytest
-from ansible_collections.firsttouch.host.plugins.module_utils import _placement
+from ansible_collections.firsttouch.host.plugins.module_utils import _placement, _placement_host
 from ansible_collections.firsttouch.host.plugins.module_utils._placement_host import Blocked
 from support import run_module
 
 
 @pytest.fixture
 def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
-    """This machine may be busy and have pools of its own; neither is what these tests are about."""
+    """This machine may be busy; and its huge pages are not ours to take, not even for a moment."""
     monkeypatch.setattr(_placement, "blocked", lambda *args: None)
+    monkeypatch.setattr(_placement_host, "pools_of", lambda tree: {})
 
 
 def verify(**args: Any) -> dict[str, Any]:
