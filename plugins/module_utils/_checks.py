@@ -23,6 +23,7 @@ from . import (
     _checks_pool_use,
     _checks_reclaim,
     _checks_rt,
+    _checks_services,
     _checks_sysctl,
     _checks_thp,
     _checks_units,
@@ -49,6 +50,7 @@ CHECKS: tuple[Check, ...] = (
     *_checks_placement.CHECKS,
     *_checks_numa.CHECKS,
     *_checks_thp.CHECKS,
+    *_checks_services.CHECKS,
     *_checks_memory.CHECKS,
     *_checks_reclaim.CHECKS,
 )
@@ -62,6 +64,7 @@ CONCERNS = (
     "rt_scheduling",
     "numa",
     "thp",
+    "services",
     "numa_balancing",
     "memory",
 )

@@ -22,6 +22,7 @@ EXTRA_FREE = "firsttouch_extra_free_bytes"
 RT_RUNTIME = "firsttouch_rt_runtime_us"
 NUMA_BALANCING = "firsttouch_numa_balancing"
 THP = "firsttouch_thp"
+SERVICES = "firsttouch_conflicting_services"
 REBOOT = "firsttouch_reboot"
 FLOOR = "firsttouch_reserve_floor_bytes"
 

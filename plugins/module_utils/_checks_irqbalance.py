@@ -15,6 +15,7 @@ from . import _irqbalance
 from ._checks_host import IRQBALANCE, ISOLATED, Check, Context
 from ._cpulist import CpuListError, format_list, parse, parse_mask
 from ._irqbalance import DROPIN, ENVIRONMENT
+from ._systemd import is_ours
 from ._verdict import Result, judge, not_applicable, skipped
 
 _FILES = ("/etc/default/irqbalance", "/etc/sysconfig/irqbalance", "/etc/irqbalance.env")
@@ -34,8 +35,8 @@ def _asked(ctx: Context) -> bool:
 def check_banned(ctx: Context) -> Iterator[Result]:
     """The CPUs that irqbalance is told to leave alone, against those of the plan."""
     found = _setting(ctx)
-    if found is None:
-        yield not_applicable(_IDENTITY, "configured", "no_setting")
+    if _mode(ctx) == "off" or found is None:
+        yield not_applicable(_IDENTITY, "configured", "no_setting" if found is None else "switched_off")
         return
     name, value, source = found
     wanted = _wanted(ctx)
@@ -87,10 +88,15 @@ def _mode(ctx: Context) -> str:
     return str(ctx.section("cpu_isolation").get("irqbalance") or "keep")
 
 
+def _variables(ctx: Context) -> list[str]:
+    return list(ctx.section("cpu_isolation").get("variables") or ())
+
+
 def check_mode(ctx: Context) -> Iterator[Result]:
     """irqbalance as asked for: our files, and the environment of the daemon that runs."""
     mode, identity = _mode(ctx), _MODE
     if mode == "keep":
+        yield from _left(ctx)
         return
     if not _irqbalance.installed(ctx.root):
         if ctx.unrecorded("/usr/lib/systemd/system", "/lib/systemd/system"):
@@ -116,6 +122,23 @@ def check_mode(ctx: Context) -> Iterator[Result]:
     yield from _running(ctx, "cpu_isolation.irqbalance.running", mode, remedy)
 
 
+def _left(ctx: Context) -> Iterator[Result]:
+    """Files of ours on a host whose irqbalance is to be as it was."""
+    for path in (DROPIN, ENVIRONMENT):
+        found = ctx.text(path)
+        if found is not None and is_ours(found):
+            yield judge(
+                f"cpu_isolation.irqbalance.{'dropin' if path == DROPIN else 'environment'}",
+                "configured",
+                "absent",
+                "present",
+                reason="not_removed",
+                source=path,
+                remedy=f"Run provision with {IRQBALANCE}: keep, or absent.",
+                intended=(ctx.plan.get("sections") or {}).get("cpu_isolation") is not None,
+            )
+
+
 def _running(ctx: Context, identity: str, mode: str, remedy: str) -> Iterator[Result]:
     """Whether the daemon runs, and with our list, by its control group and its environment."""
     if ctx.names("/sys/fs/cgroup/system.slice") is None:
@@ -131,8 +154,7 @@ def _running(ctx: Context, identity: str, mode: str, remedy: str) -> Iterator[Re
     isolated = _wanted(ctx)
     for pid in pids[:1]:
         path = f"/proc/{pid}/environ"
-        found = re.search(r"(?:^|\0)IRQBALANCE_BANNED_CPULIST=([^\0]*)", ctx.raw(path) or "")
-        banned = parse(found.group(1)) if found else frozenset()
+        banned = _irqbalance.banned_by(ctx.raw(path)) or frozenset()
         yield judge(
             identity,
             "running",
@@ -149,5 +171,5 @@ def _running(ctx: Context, identity: str, mode: str, remedy: str) -> Iterator[Re
 
 CHECKS = (
     Check(_IDENTITY, ("configured",), check_banned, _asked),
-    Check(_MODE, ("configured", "running"), check_mode, lambda ctx: _mode(ctx) != "keep"),
+    Check(_MODE, ("configured", "running"), check_mode, lambda ctx: "irqbalance" in _variables(ctx)),
 )

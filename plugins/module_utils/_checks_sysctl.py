@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from . import _sysctl, _sysctl_foreign, _sysctl_judge, _watermark
+from . import _services, _sysctl, _sysctl_foreign, _sysctl_judge, _watermark
 from ._checks_host import EXTRA_FREE, HUGEPAGES, NUMA_BALANCING, RT_RUNTIME, VM_SYSCTLS, Check, Context
 from ._verdict import Result, judge, skipped
 
@@ -157,9 +157,10 @@ def check_winner(ctx: Context) -> Iterator[Result]:
 
 
 def _other_writers(ctx: Context, slash: str, wanted: str, variable: str) -> Iterator[Result]:
-    """Daemons that set the key after systemd-sysctl; the command line, read before it, is none."""
+    """Daemons that set the key after systemd-sysctl; the command line, read before it, and a held tuned are none."""
+    held = _services.held(ctx.root)
     for item in _foreign(ctx):
-        late = item.writer != "kernel_command_line"
+        late = item.writer != "kernel_command_line" and f"{item.writer}.service" not in held
         if late and item.key == slash and not _sysctl.same_value(wanted, item.value):
             yield judge(
                 _identity(ctx, item.writer, _sysctl.dotted(slash)),

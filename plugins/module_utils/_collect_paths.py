@@ -7,6 +7,8 @@ levels deep. Order is the order of importance: when a limit is hit, what comes l
 
 from __future__ import annotations
 
+from ._services import TABLE
+
 CPU = "/sys/devices/system/cpu"
 NODE = "/sys/devices/system/node"
 GRUB = ("/boot/grub", "/boot/grub2", "/boot/efi/EFI/*")
@@ -51,6 +53,7 @@ CONTENT = (
     f"{NODE}/node[0-9]*/hugepages/hugepages-*kB/*",
     "/sys/kernel/mm/hugepages/hugepages-*kB/*",
     "/sys/kernel/mm/transparent_hugepage/*",
+    "/sys/kernel/mm/transparent_hugepage/hugepages-*/enabled",
     "/sys/devices/system/memory/block_size_bytes",
     "/sys/devices/system/memory/auto_online_blocks",
     "/sys/devices/system/clocksource/clocksource0/*_clocksource",
@@ -100,7 +103,10 @@ CONTENT = (
     *(f"{base}/*hugepages*" for base in UNIT_DIRS),
     *(f"{base}/firsttouch*" for base in UNIT_DIRS),
     *(f"{base}/*/zz-firsttouch.conf" for base in UNIT_DIRS),
-    *(f"{base}/irqbalance.service" for base in UNIT_DIRS),
+    *(f"{base}/{unit}" for base in UNIT_DIRS for unit in ("irqbalance.service", *TABLE)),
+    "/etc/tmpfiles.d/*.conf",
+    "/etc/sysfs.conf",
+    "/etc/sysfs.d/*.conf",
     "/etc/default/irqbalance",
     "/etc/sysconfig/irqbalance",
     "/etc/firsttouch/**",
@@ -121,7 +127,8 @@ LINKS = (
     f"{CPU}/cpu[0-9]*/node[0-9]*",
     *(f"{base}/*.wants/*hugepages*" for base in UNIT_DIRS),
     *(f"{base}/*.wants/firsttouch*" for base in UNIT_DIRS),
-    *(f"{base}/*.wants/irqbalance.service" for base in UNIT_DIRS),
+    *(f"{base}/*.wants/{unit}" for base in UNIT_DIRS for unit in ("irqbalance.service", *TABLE)),
+    *(f"/run/systemd/units/invocation:{unit}" for unit in ("irqbalance.service", *TABLE)),
 )
 # Files of which only the existence matters: recorded empty.
 PRESENCE = (

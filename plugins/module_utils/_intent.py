@@ -20,6 +20,7 @@ CONCERNS: dict[str, tuple[str, ...]] = {
     "cpu_isolation": ("isolated_cpus", "irqbalance"),
     "rt_scheduling": ("rt_runtime_us",),
     "thp": ("thp",),
+    "services": ("conflicting_services",),
 }
 MODIFIERS: dict[str, tuple[str, ...]] = {"hugepages": ("hugepages_method", "reserve_floor_bytes")}
 # Variables of no section: nothing is applied for them (see _plan_numa).

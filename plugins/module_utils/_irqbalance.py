@@ -8,29 +8,26 @@ untouched.
 
 from __future__ import annotations
 
-from ._cpulist import parse
-from ._files import read_text
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ._cpulist import CpuListError, parse
+from ._service_state import Plan, State, Step, differences, is_enabled, read_states
+from ._services import DROPIN_TEXT, unit_file
 from ._systemd import MARKER
+from ._systemd_units import Run
 
 SERVICE = "irqbalance.service"
 DROPIN = f"/etc/systemd/system/{SERVICE}.d/zz-firsttouch.conf"
 ENVIRONMENT = "/etc/firsttouch/irqbalance.env"
 MODES = ("keep", "ban_isolated", "off")
-_UNIT_DIRS = ("/etc/systemd/system", "/run/systemd/system", "/usr/local/lib/systemd/system",
-              "/usr/lib/systemd/system", "/lib/systemd/system")  # fmt: skip
-
-
-class ForeignFileError(ValueError):
-    """A file of one of our names that does not carry our marker; `path` is the file."""
-
-    def __init__(self, path: str) -> None:
-        super().__init__(f"{path} exists and is not ours: its first line is not {MARKER!r}. Move it away first.")
-        self.path = path
+_LIST = "IRQBALANCE_BANNED_CPULIST"
 
 
 def installed(root: str) -> bool:
-    """Whether the host at ROOT has irqbalance.service."""
-    return any(read_text(root, f"{folder}/{SERVICE}") is not None for folder in _UNIT_DIRS)
+    """Whether the host at ROOT has irqbalance.service, and it is not masked."""
+    return unit_file(root, SERVICE) is not None
 
 
 def wanted_files(mode: str, isolated: str) -> dict[str, str | None]:
@@ -38,26 +35,56 @@ def wanted_files(mode: str, isolated: str) -> dict[str, str | None]:
     if mode not in MODES:
         raise ValueError(f"{mode!r} is not one of {', '.join(MODES)}")
     if mode == "off":
-        # A condition that never holds: the unit stays installed and enabled, and is itself again without this file.
-        return {DROPIN: f"{MARKER}\n[Unit]\nConditionPathExists=!/\n", ENVIRONMENT: None}
+        return {DROPIN: DROPIN_TEXT, ENVIRONMENT: None}
     if mode == "keep" or not parse(isolated):
         return {DROPIN: None, ENVIRONMENT: None}
     return {
         DROPIN: f"{MARKER}\n[Service]\nEnvironmentFile={ENVIRONMENT}\n",
-        ENVIRONMENT: f"{MARKER}\nIRQBALANCE_BANNED_CPULIST={isolated}\n",
+        ENVIRONMENT: f"{MARKER}\n{_LIST}={isolated}\n",
     }
 
 
-def differences(root: str, wanted: dict[str, str | None]) -> dict[str, tuple[str | None, str | None]]:
-    """{path: (before, after)} of the files that differ below ROOT. Raises ForeignFileError, OSError."""
-    found: dict[str, tuple[str | None, str | None]] = {}
-    for path, after in wanted.items():
-        before = read_text(root, path)
-        if before == after:
-            continue
-        if before is not None and before.split("\n", 1)[0].rstrip() != MARKER:
-            if after is None:
-                continue
-            raise ForeignFileError(path)
-        found[path] = (before, after)
-    return found
+def banned_by(environ: str | None) -> frozenset[int] | None:
+    """The CPUs of our list in a process environment; None when it has none, or one that cannot be read."""
+    match = re.search(rf"(?:^|\0){_LIST}=([^\0]*)", environ or "")
+    try:
+        return parse(match.group(1)) if match else None
+    except CpuListError:
+        return None
+
+
+def make_plan(
+    root: str,
+    mode: str,
+    isolated: str,
+    found: Mapping[str, Any],
+    run: Run | None,
+    environ: Callable[[int], str | None],
+) -> Plan:
+    """Plan MODE with the CPU list ISOLATED below ROOT; reads only.
+
+    FOUND is what the service was before it was ours, ENVIRON gives the environment of a process. Raises ValueError
+    for a bad list, UnitError (`foreign_file`, `systemctl_failed`), OSError.
+    """
+    there = installed(root)
+    wanted = wanted_files(mode if there else "keep", isolated)
+    step = Step(SERVICE, differences(root, SERVICE, wanted))
+    state = read_states(run, [SERVICE])[SERVICE] if run and there else None
+    if state:
+        banned = parse(isolated) if wanted[ENVIRONMENT] else None
+        _plan_run(step, state, mode == "off", banned, environ)
+        was_off = (step.files.get(DROPIN) or (None,))[0] == DROPIN_TEXT
+        if was_off and not state.active and mode != "off":
+            step.active = (False, bool(found.get("active", is_enabled(root, SERVICE))))
+    return Plan(root, [step])
+
+
+def _plan_run(
+    step: Step, state: State, off: bool, banned: frozenset[int] | None, environ: Callable[[int], str | None]
+) -> None:
+    """What becomes of the running daemon: it reads its list, BANNED where there is one, at its start only."""
+    step.reload = state.stale
+    step.active = (state.active, state.active and not off)
+    if state.active and not off:
+        has = banned_by(environ(state.pid)) if state.pid else None
+        step.restart = bool(step.files) or (banned is not None and has != banned)

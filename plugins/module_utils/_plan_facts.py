@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from . import _thp, _watermark
+from . import _services, _thp, _watermark
 from ._cmdline import split
 from ._kernel_args import KernelFacts
 from ._kernel_images import installed_releases
@@ -50,6 +50,7 @@ class Facts:
     slots: Mapping[int, Mapping[int, Slots]] = field(default_factory=dict)
     sysctls: Mapping[str, str | None] = field(default_factory=dict)
     thp: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    claims: tuple[_services.Claim, ...] | None = ()
     has_proc_sys: bool = False
     zones: tuple[_watermark.Zone, ...] = ()
     min_free_kbytes: int | None = None
@@ -87,6 +88,7 @@ def read_facts(
         slots=_slots(tree, topo),
         sysctls={key: tree.text(f"/proc/sys/{normalize(key)}") for key in keys},
         thp=_thp_choices(tree),
+        claims=_claims(tree),
         has_proc_sys=bool(tree.names("/proc/sys/vm")),
         zones=zones,
         min_free_kbytes=min_free,
@@ -98,6 +100,15 @@ def read_facts(
         signs=read_signs(root),
         warnings=tuple(trouble),
     )
+
+
+def _claims(tree: Tree) -> tuple[_services.Claim, ...] | None:
+    """What services set that may be in the way; None where a file of theirs cannot be read."""
+    try:
+        return _services.read_claims(tree.root)
+    except OSError as exc:
+        tree.trouble[str(exc.filename)] = exc.strerror or str(exc)
+        return None
 
 
 def _thp_choices(tree: Tree) -> dict[str, tuple[str, ...]]:

@@ -15,6 +15,7 @@ from . import (
     _plan_mounts,
     _plan_sysctls,
     _plan_thp,
+    _services,
     _systemd,
 )
 from ._intent import Judge
@@ -26,7 +27,7 @@ class Job:
     """What a section is made of.
 
     intent: the variables that are set; absent: those that are to be removed; old: the section as recorded, empty
-    unless it is present there; budget: that of the huge pages.
+    unless it is present there; budget: that of the huge pages; planned: the sections before this one.
     """
 
     intent: dict[str, Any]
@@ -35,6 +36,7 @@ class Job:
     old: dict[str, Any]
     judge: Judge
     budget: dict[str, dict[str, int]] = field(default_factory=dict)
+    planned: Mapping[str, Any] = field(default_factory=dict)
 
     def kept(self, variable: str) -> bool:
         """Whether VARIABLE is not set and what the record holds of it stays."""
@@ -163,6 +165,22 @@ def thp(job: Job) -> dict[str, Any]:
     return {"variables": ["thp"], **body, **_plan_thp.plan_thp(job.intent["thp"], job.facts, job.judge)}
 
 
+def services(job: Job) -> dict[str, Any]:
+    """What is to be stopped is a matter of what services set, not of whether they run: a second plan is the same."""
+    if "conflicting_services" not in job.intent:
+        return {"variables": [], "mode": None, "stop": [], "tokens": []}
+    mode = job.intent["conflicting_services"]
+    if mode not in _services.MODES:
+        text = f"{mode!r} is not one of {', '.join(_services.MODES)}"
+        job.judge.refuse("bad_value", "conflicting_services", text)
+    if job.facts.claims is None and mode == "stop":
+        text = "a file of tuned or another service cannot be read, so nobody can tell what it sets; run as root"
+        job.judge.refuse("services_unknown", "conflicting_services", text)
+    found = _services.fights(job.facts.claims or (), job.planned)
+    stop = sorted({fight.claim.unit for fight in found}) if mode == "stop" else []
+    return {"variables": ["conflicting_services"], "mode": mode, "stop": stop, "tokens": []}
+
+
 def has(old: Mapping[str, Any], variable: str) -> bool:
     """Whether the recorded section OLD holds something of VARIABLE."""
     return variable in (old.get("variables") or ())
@@ -174,4 +192,5 @@ BUILDERS = {
     "cpu_isolation": cpu_isolation,
     "rt_scheduling": rt_scheduling,
     "thp": thp,
+    "services": services,
 }

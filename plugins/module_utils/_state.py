@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import _files, _thp
+from . import _files, _irqbalance, _service_state, _services, _thp
 from ._boot_backend import BACKUP_DIR
 from ._intent import GENERAL, SECTIONS, variables
 from ._ownership import DROPIN, still_there, with_foreign
@@ -39,6 +39,7 @@ _SHAPES: dict[str, dict[str, type]] = {
 _SECTION_SHAPE: dict[str, type] = {
     "state": str, "variables": list, "tokens": list, "units": dict, "sysctls": dict, "mounts": list, "pools": list,
     "budget": dict, "by_variable": dict, "settings": dict,
+    "stop": list,
 }  # fmt: skip
 
 
@@ -148,13 +149,15 @@ def first_found(before: Mapping[str, Any] | None, plan: Mapping[str, Any], root:
     Values of sysctls that are not ours any more go: if they become ours again, what they have then counts.
     """
     tree = Tree(root)
-    fresh: dict[str, Any] = {"sysctl": {}, "thp": {}, "pools": {}, "cmdline": None, "groups_absent": []}
+    fresh: dict[str, Any] = {"sysctl": {}, "thp": {}, "services": {}, "pools": {}, "cmdline": None}
+    fresh["groups_absent"] = []
     found = {"schema": SCHEMA, **fresh, **(before or {})}
     if before is None or "groups_absent" in before:
         there = _groups(tree)
         gone = {name for name in named_groups(plan) if name not in there}
         found["groups_absent"] = sorted({*found["groups_absent"], *gone})
     found["sysctl"] = _first_sysctls(found["sysctl"], plan, tree)
+    found["services"] = _first_services(found["services"], plan, root)
     found["thp"] = _first_thp(found["thp"], plan, tree)
     if found["cmdline"] is None and (plan.get("boot") or {}).get("tokens"):
         found["cmdline"] = tree.text("/proc/cmdline")
@@ -193,6 +196,23 @@ def _first_thp(saved: Mapping[str, str], plan: Mapping[str, Any], tree: Tree) ->
         chosen = _thp.choices(tree.text(f"{_thp.DIRECTORY}/{name}") or "")[1]
         if name not in result and name not in ours and chosen is not None:
             result[name] = chosen
+    return result
+
+
+def _first_services(saved: Mapping[str, Any], plan: Mapping[str, Any], root: str) -> dict[str, Any]:
+    """SAVED with the state of the services that the plan stops, without those that are not held any more."""
+    sections = plan["sections"]
+    wanted = list((sections.get("services") or {}).get("stop") or ())
+    if (sections.get("cpu_isolation") or {}).get("irqbalance") == "off":
+        wanted.append(_irqbalance.SERVICE)
+    held = _services.held(root)
+    if _files.read_text(root, _irqbalance.DROPIN) == _services.DROPIN_TEXT:
+        held.append(_irqbalance.SERVICE)
+    result = {unit: row for unit, row in saved.items() if unit in wanted or unit in held}
+    for unit in wanted:
+        if unit not in result and unit not in held and _services.unit_file(root, unit):
+            state = _service_state
+            result[unit] = {"enabled": state.is_enabled(root, unit), "active": state.is_active(root, unit)}
     return result
 
 

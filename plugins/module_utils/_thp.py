@@ -3,8 +3,8 @@
 
 At boot the mode comes from the argument transparent_hugepage=: from the first page on, before the sysctls (a write to
 `enabled` may raise vm.min_free_kbytes, mm/khugepaged.c), and tuned then leaves the mode alone (its plugin vm looks
-for it on /proc/cmdline). defrag and shmem_enabled have no argument that every kernel knows: tmpfiles.d(5) writes them; of
-several lines about one path the one in the file with the earliest name counts. The file also says what is ours.
+for it on /proc/cmdline). defrag and shmem_enabled have no argument that every kernel knows: tmpfiles.d(5) writes them;
+of several lines about one path the one in the file with the earliest name counts. The file also says what is ours.
 """
 
 from __future__ import annotations

@@ -59,6 +59,7 @@ options:
       - rt_scheduling
       - numa
       - thp
+      - services
       - numa_balancing
       - memory
     default: []

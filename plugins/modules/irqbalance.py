@@ -22,7 +22,7 @@ attributes:
     description: Shows both files.
   idempotent:
     support: full
-    description: Files and service are changed only where they differ.
+    description: Files and service are changed only where they differ. A daemon with another list is restarted.
 options:
   mode:
     description:
@@ -34,6 +34,12 @@ options:
     description: The CPUs to ban, as a kernel CPU list.
     type: str
     default: ""
+  found:
+    description:
+      - What the service was before it was ours, as M(firsttouch.host.plan_record) saved it. After V(off) it is started
+        again where RV(ignore:active) was true; without this option where it is enabled.
+    type: dict
+    default: {}
   sysroot:
     description: Directory of the tree to change. Below another one than C(/) the service is not restarted.
     type: path
@@ -60,76 +66,64 @@ changes:
   elements: dict
   returned: success
   sample: [{resource: "file:/etc/firsttouch/irqbalance.env", before: null, after: "IRQBALANCE_BANNED_CPULIST=2-7"}]
+reason:
+  description: Why it failed.
+  type: str
+  returned: failure
+  sample: foreign_file
 """
 
 import os
+from collections.abc import Sequence
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.firsttouch.host.plugins.module_utils import _irqbalance
-from ansible_collections.firsttouch.host.plugins.module_utils._files import atomic_write, remove, resolve
+from ansible_collections.firsttouch.host.plugins.module_utils import _irqbalance, _service_state
+from ansible_collections.firsttouch.host.plugins.module_utils._files import read_text
+from ansible_collections.firsttouch.host.plugins.module_utils._systemd_units import Run, UnitError
 
 
-def _systemctl(module, *arguments):
-    command = [module.get_bin_path("systemctl", required=True), *arguments]
-    code, out, err = module.run_command(command, environ_update={"LC_ALL": "C"})
-    if code != 0:
-        module.fail_json(msg=f"{' '.join(command)}: {err.strip() or out.strip()}", reason="systemctl_failed")
+def _runner(module: AnsibleModule) -> Run | None:
+    """A function that runs systemctl, or None for an offline tree and for a host without systemd."""
+    if os.path.realpath(module.params["sysroot"]) != "/" or not os.path.isdir("/run/systemd/system"):
+        return None
+    systemctl = module.get_bin_path("systemctl", required=True)
+
+    def run(arguments: Sequence[str]) -> tuple[int, str, str]:
+        code, out, err = module.run_command([systemctl, *arguments], environ_update={"LC_ALL": "C"})
+        return code, out, err
+
+    return run
 
 
-def _apply(module, root, differences):
-    for path, (_before, after) in differences.items():
-        real = resolve(root, path)
-        if after is not None:
-            atomic_write(real, after)
-            continue
-        remove(real)
-        try:
-            os.rmdir(os.path.dirname(real))
-        except OSError:  # somebody else's files are in it
-            continue
-    if os.path.realpath(root) == "/":
-        _systemctl(module, "daemon-reload")
-        # Starts it only where it ran or would run at boot; `off` is a condition that does not hold, which is no error.
-        code, out, _err = module.run_command(["systemctl", "is-enabled", _irqbalance.SERVICE])
-        if code == 0 and out.strip() == "enabled":
-            _systemctl(module, "restart", _irqbalance.SERVICE)
+def _environ(pid: int) -> str | None:
+    return read_text("/", f"/proc/{pid}/environ")
 
 
-def main():
+def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "mode": {"type": "str", "required": True, "choices": list(_irqbalance.MODES)},
             "isolated": {"type": "str", "default": ""},
+            "found": {"type": "dict", "default": {}},
             "sysroot": {"type": "path", "default": "/"},
         },
         supports_check_mode=True,
     )
-    root = module.params["sysroot"]
+    given = module.params
+    root = given["sysroot"]
+    run = _runner(module)
     try:
+        plan = _irqbalance.make_plan(root, given["mode"], given["isolated"], given["found"], run, _environ)
+        if not module.check_mode and plan.changes:
+            _service_state.apply_plan(plan, run)
         installed = _irqbalance.installed(root)
-        mode = module.params["mode"] if installed else "keep"
-        wanted = _irqbalance.wanted_files(mode, module.params["isolated"])
-        differences = _irqbalance.differences(root, wanted)
-        if differences and not module.check_mode:
-            _apply(module, root, differences)
-    except _irqbalance.ForeignFileError as exc:
-        module.fail_json(msg=str(exc), reason="foreign_file", file=exc.path)
+    except UnitError as exc:
+        module.fail_json(msg=str(exc), reason=exc.reason, unit=exc.unit)
     except ValueError as exc:
         module.fail_json(msg=f"isolated: {exc}", reason="bad_value")
     except OSError as exc:
         module.fail_json(msg=f"{exc.filename}: {exc.strerror}", reason="write_error", file=exc.filename)
-    module.exit_json(
-        changed=bool(differences),
-        installed=installed,
-        changes=[
-            {"resource": f"file:{path}", "before": before, "after": after}
-            for path, (before, after) in sorted(differences.items())
-        ],
-        diff=[
-            {"before_header": path, "after_header": path, "before": before or "", "after": after or ""}
-            for path, (before, after) in sorted(differences.items())
-        ],
-    )
+    module.exit_json(changed=bool(plan.changes), installed=installed, changes=plan.changes, diff=plan.diff)
 
 
 if __name__ == "__main__":
