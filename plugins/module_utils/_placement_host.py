@@ -175,8 +175,10 @@ def _spare(
         return Blocked("not_available", f"free or reserved pages of {size} are not known", path)
     spare = int(row["free"]) - int(pool["reserved"]) - 1
     if spare < 1:
-        text = f"{row['free']} free pages of {size} on node {node}, {pool['reserved']} reserved: none spare"
-        return Blocked("host_busy", text, path)
+        text = f"node {node} has {row['free']} free pages of {size} and {pool['reserved']} are reserved"
+        if spare == 0:
+            return Blocked("last_page", f"{text}: the last one is not taken", path)
+        return Blocked("host_busy", f"{text}: none to spare", path)
     if pool["size_kb"] <= _GIGANTIC_KB:
         return min(spare, 2)
     if not gigantic:

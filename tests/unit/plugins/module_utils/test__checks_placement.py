@@ -59,7 +59,7 @@ def test_one_short_run_without_gigantic_pages_answers_everything(runs: Runs) -> 
     assert _checks_placement.latency_evidence(ctx) is None
     assert len(runs.options) == 1
     assert runs.options[0]["gigantic"] is False
-    assert runs.options[0]["seconds_per_cpu"] < 1
+    assert runs.options[0]["seconds_per_cpu"] <= 1
     assert {(row.status, row.reason, row.intended) for row in rows} == {("not_evaluated", "host_busy", False)}
 
 

@@ -191,10 +191,23 @@ def test_sparse_nodes_and_a_node_without_memory(host: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("pages", "left", "reserved", "taken"),
-    [(10, 10, 0, 2), (10, 3, 0, 2), (10, 2, 0, 1), (10, 1, 0, 0), (10, 5, 4, 0), (10, 5, 3, 1), (1, 1, 0, 0)],
+    ("pages", "left", "reserved", "taken", "reason"),
+    [
+        (10, 10, 0, 2, None),
+        (10, 3, 0, 2, None),
+        (10, 2, 0, 1, None),
+        (10, 5, 3, 1, None),
+        (10, 1, 0, 0, "last_page"),
+        (10, 5, 4, 0, "last_page"),
+        (1, 1, 0, 0, "last_page"),
+        (10, 5, 5, 0, "host_busy"),
+        (10, 0, 0, 0, "host_busy"),
+        (10, 4, 7, 0, "host_busy"),
+    ],
 )
-def test_pages_to_spare_never_the_last(host: Path, pages: int, left: int, reserved: int, taken: int) -> None:
+def test_pages_to_spare_never_the_last(
+    host: Path, pages: int, left: int, reserved: int, taken: int, reason: str | None
+) -> None:
     pool(host, 0, "2048kB", 20)
     pool(host, 1, "2048kB", pages)
     free(host, 1, left)
@@ -203,7 +216,7 @@ def test_pages_to_spare_never_the_last(host: Path, pages: int, left: int, reserv
     found = {job.pages for job in jobs if job.size_kb == 2048 and job.nodes == (1,)}
     assert found == ({taken} if taken else set())
     assert [(skip.node, skip.size_kb, skip.blocked.reason) for skip in skips] == (
-        [] if taken else [(1, 2048, "host_busy")]
+        [(1, 2048, reason)] if reason else []
     )
 
 
