@@ -18,6 +18,12 @@ def _sections(plan: Mapping[str, Any] | None) -> dict[str, Any]:
     return {str(name): found[name] for name in found if found[name]}
 
 
+def _parts(plan: Mapping[str, Any]) -> dict[str, Any]:
+    """What of PLAN is compared: its sections, and what the runtime reads beside them."""
+    rest = {name: plan[name] for name in ("topology", "numa", "transport") if plan.get(name)}
+    return dict(significant({**_sections(plan), **rest}))
+
+
 def check_plan(ctx: Context) -> Iterator[Result]:
     """A plan that asks for something; without one nothing can be confirmed."""
     managed = sorted(name for name in _sections(ctx.plan) if ctx.section(name))
@@ -37,7 +43,7 @@ def check_drift(ctx: Context) -> Iterator[Result]:
     """The plan of the intent against the one that the host was provisioned with, by section."""
     if ctx.recorded is None:
         return
-    wanted, recorded = significant(_sections(ctx.plan)), significant(_sections(ctx.recorded))
+    wanted, recorded = _parts(ctx.plan), _parts(ctx.recorded)
     changed = sorted(name for name in wanted if wanted[name] != recorded.get(name))
     yield judge(
         "plan.drift",

@@ -42,7 +42,8 @@ def one_node(root: Path, vcpus: int, name: str = "", vendor: str = "VMware, Inc.
 def answers(root: Path, intent: dict[str, Any] | None = None, **args: Any) -> dict[str, dict[str, Any]]:
     """The numa results of host_verify by id."""
     given = {"intent": {**RT, **(intent or {})}} if "plan" not in args else {}
-    result = run_module("host_verify", {"sysroot": str(root), "concerns": ["numa"], "layers": ["running"], **given, **args})
+    only = {"sysroot": str(root), "concerns": ["numa"], "layers": ["running"]}
+    result = run_module("host_verify", {**only, **given, **args})
     assert not result.get("failed"), result
     assert all(row["concern"] == "numa" for row in result["results"])
     return {row["id"]: row for row in result["results"]}
@@ -168,3 +169,18 @@ def test_a_plan_without_these_parts_asks_for_nothing(tmp_path: Path) -> None:
 def test_a_plan_that_somebody_broke_is_an_error(tmp_path: Path) -> None:
     rows = answers(two_nodes(tmp_path), plan={"numa": {"expected": {"nodes": "many"}}})
     assert rows["numa.expected.read"]["status"] == "error" and "many" in rows["numa.expected.read"]["observed"]
+
+
+def test_another_transport_than_the_recorded_one_is_drift(tmp_path: Path) -> None:
+    """The runtime reads the record, so an inventory that asks for something else must not look fine."""
+    made = run_module("host_plan", {"sysroot": str(two_nodes(tmp_path)), "intent": RT})
+    put(tmp_path, "/etc/firsttouch/plan.json", json.dumps(made["plan"]))
+    for intent, changed in (
+        ({}, []),
+        ({"latency_target_us": 500}, ["transport"]),
+        ({"numa": {"nodes": 2}}, ["numa"]),
+        ({"numa": {"trust": "asserted"}}, ["numa", "transport"]),  # the words of the transport say exposed
+    ):
+        given = {"sysroot": str(tmp_path), "intent": {**RT, **intent}, "concerns": ["plan"]}
+        rows = {row["id"]: row for row in run_module("host_verify", given)["results"]}
+        assert rows["plan.drift"]["observed"] == changed
