@@ -11,9 +11,11 @@ from ._checks_host import HUGEPAGES, Check, Context
 from ._checks_mounts import read_mounts
 from ._hugetlb_files import HugeFile, holders, list_files, other_namespaces
 from ._intent import format_size
+from ._sysctl_judge import memory_facts
 from ._topology_nodes import POOL_DIR
 from ._verdict import Result, judge, not_applicable, skipped
 
+_SYSCTL = "/proc/sys/vm/nr_hugepages"
 _STALE = "hugepages.stale_files"
 _SHOWN = 40
 
@@ -74,6 +76,31 @@ def check_surplus(ctx: Context) -> Iterator[Result]:
                 f"{base}/nr_overcommit_hugepages.",
                 intended=False,
             )
+
+
+def check_counter(ctx: Context) -> Iterator[Result]:
+    """vm.nr_hugepages against the pool of the default size: a container may see one of them and not the other."""
+    identity, text = "hugepages.counter", ctx.text(_SYSCTL)
+    if text is None:
+        reason = "not_available"
+        yield skipped(identity, "running", reason, source=_SYSCTL, intended=bool(ctx.section("hugepages")))
+        return
+    default = memory_facts(ctx.root)[0]
+    pool = _pools(ctx).get(f"{default}kB", {})
+    if pool.get("total") is None:
+        source = f"{POOL_DIR}/hugepages-{default}kB/nr_hugepages" if default else "/proc/meminfo"
+        yield skipped(identity, "running", "not_available", source=source, intended=False)
+        return
+    yield judge(
+        identity,
+        "running",
+        pool["total"],
+        int(text),
+        reason="counters_disagree",
+        source=_SYSCTL,
+        remedy=f"They count the same pages of {HUGEPAGES}: verify again on the host itself, not in a container.",
+        intended=False,
+    )
 
 
 def check_stale(ctx: Context) -> Iterator[Result]:
@@ -165,5 +192,6 @@ def _rows(files: Sequence[HugeFile]) -> list[dict[str, Any]]:
 CHECKS = (
     Check("hugepages.available", ("running",), check_available, lambda ctx: False),
     Check("hugepages.surplus", ("running",), check_surplus, lambda ctx: False),
+    Check("hugepages.counter", ("running",), check_counter, lambda ctx: bool(ctx.section("hugepages"))),
     Check(_STALE, ("running",), check_stale, lambda ctx: False),
 )

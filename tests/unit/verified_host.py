@@ -124,6 +124,9 @@ def pool(root: Path, node: int, size: str, pages: int, surplus: int = 0) -> Path
     for name in ("nr_hugepages", "free_hugepages", "surplus_hugepages"):
         total = sum(int((path / name).read_text()) for path in nodes if (path / name).exists())
         put(root, f"/sys/kernel/mm/hugepages/hugepages-{size}/{name}", f"{total}\n")
+    if size == "2048kB":
+        default = (root / f"sys/kernel/mm/hugepages/hugepages-{size}/nr_hugepages").read_text()
+        put(root, "/proc/sys/vm/nr_hugepages", default)
     for name in ("resv_hugepages", "nr_overcommit_hugepages"):
         put(root, f"/sys/kernel/mm/hugepages/hugepages-{size}/{name}", "0\n")
     return count
