@@ -2,7 +2,8 @@
 """Run the benchmarks of bench/, print their tables and write build/bench/NAME.json.
 
 Each bench/NAME.py has a function measure() that returns rows of figure, value, unit, goal and met. A goal is a
-sentence or null; met is null where there is none. A goal that is missed is shown and fails nothing.
+sentence or null; met is null where there is none. A goal that is missed is shown and fails nothing; a benchmark
+that cannot run leaves no figures, does not keep the others from running, and fails.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ import importlib
 import json
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from collection import link_checkout
-from commands import BUILD, ROOT
+from commands import BUILD, ROOT, CommandError
 
 COLUMNS = ("figure", "value", "unit", "goal", "met")
 
@@ -26,7 +28,32 @@ def shown(value: Any) -> str:
         return ""
     if isinstance(value, bool):
         return "yes" if value else "NO"
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
+    return str(value)
+
+
+def check_rows(name: str, rows: Sequence[dict[str, Any]]) -> None:
+    """Raise CommandError unless ROWS are what the table and those who read the file rely on."""
+    for row in rows:
+        if set(row) != set(COLUMNS):
+            raise CommandError(f"{name}: a row has {', '.join(row)} instead of {', '.join(COLUMNS)}")
+        if not isinstance(row["value"], (int, float)) or isinstance(row["value"], bool):
+            raise CommandError(f"{name}: {row['figure']} is {row['value']!r}, no number")
+        if (row["goal"] is None) != (row["met"] is None):
+            raise CommandError(f"{name}: {row['figure']} has a goal without a verdict, or one without a goal")
+    if not rows:
+        raise CommandError(f"{name} has measured nothing")
+
+
+def run_one(name: str, target: Path) -> None:
+    """Measure NAME, write its file and print its table. Raises CommandError; there is no file then."""
+    file = target / f"{name}.json"
+    file.unlink(missing_ok=True)
+    rows = importlib.import_module(name).measure()
+    check_rows(name, rows)
+    file.write_text(json.dumps(rows, indent=2) + "\n")
+    print_rows(name, rows)
 
 
 def print_rows(name: str, rows: Sequence[dict[str, Any]]) -> None:
@@ -51,12 +78,17 @@ def main() -> int:
     sys.path.insert(0, str(ROOT / "bench"))
     target = BUILD / "bench"
     target.mkdir(parents=True, exist_ok=True)
+    failed = []
     for name in chosen:
         print(f"measuring {name} ...", flush=True)
-        rows = importlib.import_module(name).measure()
-        (target / f"{name}.json").write_text(json.dumps(rows, indent=2) + "\n")
-        print_rows(name, rows)
-    return 0
+        try:
+            run_one(name, target)
+        except CommandError as error:
+            failed.append(name)
+            print(f"FAILED: {error}", flush=True)
+    if failed:
+        print(f"\nnot measured: {', '.join(failed)}", file=sys.stderr)
+    return int(bool(failed))
 
 
 if __name__ == "__main__":
