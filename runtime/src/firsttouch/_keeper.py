@@ -57,7 +57,7 @@ class Keeper:
     """Leases lanes of DOMAIN to the clients that LISTENER accepts. Call run() in one thread, stop() from any."""
 
     def __init__(self, domain: Domain, listener: Listener, guests: Guests, spin_ns: int) -> None:
-        self.domain, self._listener, self._guests, self._spin_ns = domain, listener, guests, spin_ns
+        self.domain, self.listener, self._guests, self._spin_ns = domain, listener, guests, spin_ns
         self.on_death: Callable[[int, str], None] = lambda pid, name: None
         self._words = domain.segment.words
         self._owner = [
@@ -80,8 +80,12 @@ class Keeper:
     def run(self) -> None:
         """Serve until stop()."""
         while not self._stopping:
-            self.step(_TICK_SECONDS if self._orphans or self._waiting() else 3600)
+            self.step(self.patience())
         self.close()
+
+    def patience(self) -> float:
+        """For how many seconds nothing needs to be looked at."""
+        return _TICK_SECONDS if self._orphans or self._waiting() else 3600.0
 
     def step(self, seconds: float) -> None:
         """Wait for at most SECONDS, and do what there is to do."""
@@ -98,9 +102,19 @@ class Keeper:
         """Hang up on all and stop listening."""
         for peer in list(self._peers.values()):
             self._drop(peer)
-        self._poller.drop(self._listener.sock.fileno())
-        self._listener.close()
+        self._poller.drop(self.listener.sock.fileno())
+        self.listener.close()
         self._poller.close()
+        os.close(self._stop)
+
+    def abandon(self) -> None:
+        """In a child after fork(): close what is the keeper's alone, and say nothing to anybody."""
+        self._poller.close()
+        for peer in self._peers.values():
+            peer.sock.close()
+            if peer.pidfd >= 0:
+                os.close(peer.pidfd)
+        self.listener.sock.close()
         os.close(self._stop)
 
     def _waiting(self) -> int:
@@ -110,7 +124,7 @@ class Keeper:
     def _accept(self, _: int) -> None:
         """Take a connection, if its user may have one."""
         try:
-            sock, _name = self._listener.sock.accept()
+            sock, _name = self.listener.sock.accept()
         except OSError:
             return
         sock.setblocking(False)

@@ -74,6 +74,7 @@ LANE: Final = (
     Word("status", 0x88, 4, "server"),
     Word("rsp_meta", 0x8C, 4, "server"),
     Word("done_ns", 0x90, 8, "server"),
+    Word("tries", 0x98, 4, "server"),
     Word("owner_pid", 0x100, 4, "holder"),
     Word("lease", 0x104, 4, "holder"),
 )

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from firsttouch._guests import Guests
@@ -25,7 +25,7 @@ class Options:
 
     lanes: how many requests can be under way in shared memory. pages: auto, hugetlb, thp or 4k. node: the memory node
     to bind to. socket_mode: of the socket's file. guests: who else may connect. tls: for tcp, and a must off
-    loopback. domain, listener: what another process keeps for this one.
+    loopback. domain, listeners: what another process keeps for this one.
     """
 
     lanes: int = 64
@@ -36,7 +36,7 @@ class Options:
     guests: Guests = field(default_factory=Guests)
     tls: Tls | None = None
     domain: Domain | None = None
-    listener: Listener | None = None
+    listeners: Mapping[Address, Listener] = field(default_factory=dict)
 
 
 class KeptPort(ShmPort):
@@ -64,8 +64,8 @@ def open_port(address: Address, schema: Schema | None, options: Options, poller:
     return _OPENERS[address.scheme](address, schema, options, poller)
 
 
-def _open_shm(address: Address, schema: Schema, options: Options, poller: Poller) -> Port:
-    """Shared memory with its keeper in this process."""
+def make_keeper(address: Address, schema: Schema, options: Options) -> tuple[Domain, Keeper]:
+    """A domain, and who leases it at ADDRESS."""
     listener = listen_unix(address, options.socket_mode)
     try:
         domain = Domain.create(
@@ -74,18 +74,33 @@ def _open_shm(address: Address, schema: Schema, options: Options, poller: Poller
     except BaseException:
         listener.close()
         raise
-    keeper = Keeper(domain, listener, options.guests, options.spin_ns)
+    return domain, Keeper(domain, listener, options.guests, options.spin_ns)
+
+
+def _open_shm(address: Address, schema: Schema, options: Options, poller: Poller) -> Port:
+    """Shared memory with its keeper in this process."""
+    domain, keeper = make_keeper(address, schema, options)
     return KeptPort(address, domain, poller, keeper)
+
+
+def listen(address: Address, options: Options) -> tuple[Address, Listener]:
+    """Listen at a unix or tcp address; the address has the port that was given for 0.
+
+    Raises RefusedError off loopback without TLS.
+    """
+    context_for(address, options.tls, server=True)
+    if address.scheme == "unix":
+        return address, listen_unix(address, options.socket_mode)
+    listener = listen_tcp(address)
+    return address._replace(port=listener.sock.getsockname()[1]), listener
 
 
 def _open_stream(address: Address, schema: Schema, options: Options, poller: Poller) -> Port:
     """A unix socket or tcp."""
     context = context_for(address, options.tls, server=True)
-    listener = options.listener
+    listener = options.listeners.get(address)
     if listener is None:
-        listener = listen_unix(address, options.socket_mode) if address.scheme == "unix" else listen_tcp(address)
-    if address.scheme == "tcp":
-        address = address._replace(port=listener.sock.getsockname()[1])
+        address, listener = listen(address, options)
     return StreamPort(
         address, schema, listener, poller, limit=options.lanes, guests=options.guests, context=context
     )

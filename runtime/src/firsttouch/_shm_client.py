@@ -54,7 +54,7 @@ class ShmLane(Lane):
         for fd in (chime, *link.death_fds):
             self._poll.register(fd, READABLE)
 
-    def submit(self, meta: bytes, deadline_ns: int) -> None:
+    def submit(self, meta: bytes, deadline_ns: int, again: bool = False) -> None:
         words = self._words
         if self._link.closed:
             raise BrokenError("the connection is closed")

@@ -12,9 +12,11 @@ from firsttouch._lanes import LANE, at, lane_parts, reply_meta_room
 from firsttouch._transport import Address, Poller, Port, Slot
 from firsttouch._waiting import fence, hush, new_doorbell, ring
 from firsttouch._wire import Rows, Schema, Status
-from firsttouch.errors import ProtocolError
+from firsttouch.errors import HandlerError, ProtocolError
 
 _clock = time.monotonic_ns
+# A request that was under way in so many deaths of servers is not tried again.
+MAX_TRIES = 3
 
 
 @dataclass
@@ -33,20 +35,6 @@ class Domain:
         fence()
         segment = _shm.create(schema, n_lanes, pages=pages, node=node, spin_ns=spin_ns)
         return cls(segment, [new_doorbell() for _ in range(n_lanes)], [new_doorbell() for _ in range(n_lanes)])
-
-    def fds(self) -> list[int]:
-        """All descriptors, as adopt() takes them."""
-        return [self.segment.fd, *self.bells, *self.chimes]
-
-    @classmethod
-    def adopt(cls, fds: list[int]) -> Domain:
-        """The domain of the descriptors that another process got from fds(). Raises ProtocolError."""
-        fence()
-        lanes = (len(fds) - 1) // 2
-        segment = _shm.attach(fds[0])
-        if segment.geometry.n_lanes != lanes:
-            raise ProtocolError(f"{len(fds)} descriptors came for {segment.geometry.n_lanes} lanes")
-        return cls(segment, fds[1 : 1 + lanes], fds[1 + lanes :])
 
     def close(self) -> None:
         """Close all descriptors."""
@@ -74,8 +62,8 @@ class ShmSlot(Slot):
         self.req, self._cli_sleep, self._req_meta = (
             (base + at(LANE, name)) // 4 for name in ("req_seq", "cli_sleep", "req_meta")
         )
-        self._rsp, self._taken, self._status, self._rsp_meta = (
-            (base + at(LANE, name)) // 4 for name in ("rsp_seq", "taken_seq", "status", "rsp_meta")
+        self._rsp, self._taken, self._status, self._rsp_meta, self._tries = (
+            (base + at(LANE, name)) // 4 for name in ("rsp_seq", "taken_seq", "status", "rsp_meta", "tries")
         )
         self._deadline, self._submit, self._done = (
             (base + at(LANE, name)) // 8 for name in ("deadline_ns", "submit_ns", "done_ns")
@@ -89,6 +77,8 @@ class ShmSlot(Slot):
         self._always_ring = always_ring
         # What was pending when a server died is pending for the next one.
         self.seen = self._words[self._rsp]
+        # The one before died with this request, and perhaps of it.
+        self.suspect = self._words[self._taken] == self._words[self.req] != self.seen
         self.deadline_ns = self.submit_ns = 0
 
     @property
@@ -98,7 +88,11 @@ class ShmSlot(Slot):
 
     def accept(self) -> bytes:
         words, quads = self._words, self._quads
-        self.seen = words[self._taken] = words[self.req]
+        self.seen = seq = words[self.req]
+        words[self._tries] = words[self._tries] + 1 if words[self._taken] == seq else 1
+        words[self._taken] = seq
+        if words[self._tries] > MAX_TRIES:
+            raise HandlerError(f"{MAX_TRIES} servers died while they had this request")
         self.deadline_ns = quads[self._deadline]
         self.submit_ns = quads[self._submit]
         # Read once: the client can still change it.
@@ -137,6 +131,8 @@ class ShmPort(Port):
         self._leases_at, self._sleep = _shm.index("leases"), _shm.index("srv_sleep")
         self._all = [ShmSlot(domain, lane, self._fence.always_ring) for lane in range(len(domain.bells))]
         self._slots: list[ShmSlot] = []
+        # Taken one by one, so that a request that kills its server takes no other one along.
+        self._suspects = [slot for slot in self._all if slot.suspect]
         self._leases = -1
         self._last = -1
         words = self._words
@@ -150,6 +146,8 @@ class ShmPort(Port):
         words = self._words
         if words[self._leases_at] != self._leases:
             self._look_at_leases()
+        if self._suspects:
+            return [self._suspects.pop()]
         found = [slot for slot in self._slots if words[slot.req] != slot.seen]
         if len(found) > limit:
             # The round goes on after the lane that was last in the one before.

@@ -19,6 +19,7 @@ from firsttouch._transport import READABLE, WRITABLE, Address, Lane, Link
 from firsttouch._wire import (
     HEADER_BYTES,
     NO_DEADLINE,
+    REPLIES,
     Header,
     Hello,
     Kind,
@@ -57,7 +58,7 @@ class StreamLane(Lane):
         if self._pidfd >= 0:
             self._poll.register(self._pidfd, select.EPOLLIN)
 
-    def submit(self, meta: bytes, deadline_ns: int) -> None:
+    def submit(self, meta: bytes, deadline_ns: int, again: bool = False) -> None:
         if self._link.closed or self._failed:
             raise self._link.broken()
         self._seq += 1
@@ -65,7 +66,8 @@ class StreamLane(Lane):
         self._in.done = 0
         now = _clock()
         left = NO_DEADLINE if deadline_ns >= NO_DEADLINE else max(0, deadline_ns - now)
-        self._out.fill(Header(Kind.REQUEST, Status.OK, len(meta), self._body, self._seq, left, now), meta)
+        kind = Kind.REQUEST_AGAIN if again else Kind.REQUEST
+        self._out.fill(Header(kind, Status.OK, len(meta), self._body, self._seq, left, now), meta)
         self._pending = True
         if not self._send():
             self._poll.modify(self._fd, READABLE | WRITABLE)
@@ -109,7 +111,7 @@ class StreamLane(Lane):
 
     def _check(self, header: Header) -> Header:
         """HEADER of the answer that is due. Raises ProtocolError."""
-        check_data(header, Kind.REPLY, self._in.rows, self._room)
+        check_data(header, REPLIES, self._in.rows, self._room)
         if header.sequence != self._seq:
             raise ProtocolError(f"{self._link.peer} answers request {header.sequence}, not {self._seq}")
         return header

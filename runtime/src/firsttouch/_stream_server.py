@@ -21,6 +21,7 @@ from firsttouch._transport import READABLE, WRITABLE, Address, Poller, Port, Slo
 from firsttouch._wire import (
     HEADER_BYTES,
     NO_DEADLINE,
+    REQUESTS,
     Header,
     Kind,
     Schema,
@@ -56,6 +57,7 @@ class Connection(Slot):
         self._port, self._sock, self.peer = port, sock, peer
         self._tls = isinstance(sock, ssl.SSLSocket)
         self.state = _State.TLS if self._tls else _State.GREETING
+        self.again = False
         self._local = sock.family == socket.AF_UNIX
         self.since = time.monotonic()
         self.fd = sock.fileno()
@@ -125,7 +127,7 @@ class Connection(Slot):
         while True:
             if self._header is None and frame.done >= HEADER_BYTES:
                 header = unpack_header(frame.memory)
-                check_data(header, Kind.REQUEST, frame.rows, self._port.schema.max_meta_bytes)
+                check_data(header, REQUESTS, frame.rows, self._port.schema.max_meta_bytes)
                 self._header = header
                 frame.end = HEADER_BYTES + header.body_len + header.meta_len
             if self._header is not None and frame.done >= frame.end:
@@ -141,6 +143,7 @@ class Connection(Slot):
         self.submit_ns = min(self._header.sent_ns, now) if self._local else now
         left = self._header.time_left_ns
         self.deadline_ns = NO_DEADLINE if left == NO_DEADLINE else self.submit_ns + left
+        self.again = self._header.kind == Kind.REQUEST_AGAIN
         self.state = _State.WHOLE
         self._port.whole.append(self)
 
@@ -294,9 +297,15 @@ class StreamPort(Port):
             connection._refuse(ProtocolError(f"no greeting within {HANDSHAKE_SECONDS} s"))
 
     def ready(self, limit: int) -> list[Slot]:
-        # First come, first served: each connection has at most one request here.
-        found: list[Slot] = [*self.whole[:limit]]
-        del self.whole[:limit]
+        # First come, first served: each connection has at most one request here. What was under way when a server
+        # died is taken alone, so that a request that kills its server takes no other one along twice.
+        whole = self.whole
+        for i, connection in enumerate(whole[:limit]):
+            if connection.again:
+                limit = max(i, 1)
+                break
+        found: list[Slot] = [*whole[:limit]]
+        del whole[:limit]
         return found
 
     def arm(self) -> bool:

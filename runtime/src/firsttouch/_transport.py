@@ -115,10 +115,10 @@ class Lane(ABC):
     reply: dict[str, Array]
 
     @abstractmethod
-    def submit(self, meta: bytes, deadline_ns: int) -> None:
+    def submit(self, meta: bytes, deadline_ns: int, again: bool = False) -> None:
         """Send what is in `request`, with META, to be answered before DEADLINE_NS of the monotonic clock.
 
-        Raises BrokenError.
+        AGAIN: a connection broke while this was under way. Raises BrokenError.
         """
 
     @abstractmethod
@@ -177,7 +177,10 @@ class Slot(ABC):
 
     @abstractmethod
     def accept(self) -> bytes:
-        """Take the request: its metadata, and sets deadline_ns and submit_ns. Raises ProtocolError."""
+        """Take the request: its metadata, and sets deadline_ns and submit_ns.
+
+        Raises ProtocolError, and HandlerError for a request that must not be tried again.
+        """
 
     @abstractmethod
     def finish(self, status: Status, meta: bytes) -> None:

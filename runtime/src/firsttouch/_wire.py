@@ -192,6 +192,8 @@ class Kind(IntEnum):
     REQUEST = 3
     REPLY = 4
     ERROR = 5
+    # A request that was under way when a connection broke.
+    REQUEST_AGAIN = 6
 
 
 class Status(IntEnum):
@@ -245,10 +247,14 @@ def unpack_header(data: memoryview | bytes | bytearray) -> Header:
     return Header(*rest)
 
 
-def check_data(header: Header, kind: Kind, rows: Rows, max_meta_bytes: int) -> None:
+REQUESTS: Final = (Kind.REQUEST, Kind.REQUEST_AGAIN)
+REPLIES: Final = (Kind.REPLY,)
+
+
+def check_data(header: Header, kinds: tuple[Kind, ...], rows: Rows, max_meta_bytes: int) -> None:
     """Refuse a request or an answer whose lengths are not those of the schema. Raises ProtocolError."""
-    if header.kind != kind:
-        raise ProtocolError(f"a frame of kind {header.kind} came where {kind.name} was due")
+    if header.kind not in kinds:
+        raise ProtocolError(f"a frame of kind {header.kind} came where {kinds[0].name} was due")
     body = rows.nbytes if header.status == Status.OK else 0
     if header.body_len != body:
         raise ProtocolError(f"the frame says {header.body_len} bytes of arrays, the schema {body}")

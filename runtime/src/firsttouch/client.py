@@ -25,6 +25,8 @@ Answer = tuple[dict[str, Array], dict[str, Any] | None]
 _clock = time.monotonic_ns
 # A sleeper looks again after this time, whatever happened to its doorbell.
 _NET_NS = 200_000_000
+# A request with which the connection broke so many times may be the reason: it is not sent again.
+_MAX_TRIES = 3
 
 
 def _wait(lane: Lane, deadline_ns: int) -> bool:
@@ -134,17 +136,24 @@ class InferenceClient:
         """
         until = deadline(self._timeout if timeout is None else timeout)
         session = self._connector.session()
+        tries = 1
         while True:
             try:
-                return self._infer(session, arrays, meta, until)
+                return self._infer(session, arrays, meta, until, tries > 1)
             except BrokenError:
-                if not self._reconnect:
-                    session.close()
+                if not self._reconnect or tries == _MAX_TRIES:
+                    session.broken = True
                     raise
+                tries += 1
                 session = self._connector.renew(session, until)
 
     def _infer(
-        self, session: Session, arrays: Mapping[str, Array], meta: Mapping[str, Any] | None, until: int
+        self,
+        session: Session,
+        arrays: Mapping[str, Array],
+        meta: Mapping[str, Any] | None,
+        until: int,
+        again: bool,
     ) -> Answer:
         """One try on one session."""
         lane = session.lease() or session.wait_for_lane(until)
@@ -152,7 +161,7 @@ class InferenceClient:
         try:
             data = pack_meta(meta, session.schema.max_meta_bytes) if meta is not None else b""
             session.writers[lane](arrays)
-            lane.submit(data, until)
+            lane.submit(data, until, again)
             pending = True
             if not _wait(lane, until):
                 raise expired(session.link)
@@ -239,17 +248,24 @@ class AsyncInferenceClient:
     async def _infer(self, arrays: Mapping[str, Array], meta: Mapping[str, Any] | None, until: int) -> Answer:
         """Try until it is answered."""
         session = self._connector.session()
+        tries = 1
         while True:
             try:
-                return await self._try(session, arrays, meta, until)
+                return await self._try(session, arrays, meta, until, tries > 1)
             except BrokenError:
-                if not self._reconnect:
-                    session.close()
+                if not self._reconnect or tries == _MAX_TRIES:
+                    session.broken = True
                     raise
+                tries += 1
                 session = await asyncio.to_thread(self._connector.renew, session, until)
 
     async def _try(
-        self, session: Session, arrays: Mapping[str, Array], meta: Mapping[str, Any] | None, until: int
+        self,
+        session: Session,
+        arrays: Mapping[str, Array],
+        meta: Mapping[str, Any] | None,
+        until: int,
+        again: bool,
     ) -> Answer:
         """One try on one session."""
         lane = session.lease()
@@ -262,7 +278,7 @@ class AsyncInferenceClient:
         pending = False
         try:
             session.writers[lane](arrays)
-            lane.submit(pack_meta(meta, session.schema.max_meta_bytes), until)
+            lane.submit(pack_meta(meta, session.schema.max_meta_bytes), until, again)
             pending = True
             if not await _wait_async(lane, until):
                 raise expired(session.link)

@@ -17,7 +17,7 @@ from firsttouch._ports import Options
 from firsttouch._transport import Poller, Port, Slot, parse_address
 from firsttouch._waiting import NET_SECONDS, hush, new_doorbell, ring
 from firsttouch._wire import Array, Schema, Status, pack_meta, unpack_meta
-from firsttouch.errors import ClosedError, ProtocolError, SchemaError
+from firsttouch.errors import ClosedError, HandlerError, ProtocolError, SchemaError
 
 _clock = time.monotonic_ns
 _sched_yield = os.sched_yield
@@ -105,8 +105,10 @@ class InferenceServer:
         options = options or Options()
         self.counts = Metrics()
         self._max_batch = max_batch
+        self.on_first_answer: Callable[[], None] | None = None
         self._poller = Poller()
         self._stop = new_doorbell()
+        self._pidfd = -1
         self._stopping = False
         self._poller.add(self._stop, lambda _: hush(self._stop))
         addresses = [parse_address(text) for text in ([address] if isinstance(address, str) else address)]
@@ -182,10 +184,18 @@ class InferenceServer:
         if self._open:
             ring(self._stop)
 
+    def stop_with(self, pid: int) -> None:
+        """Also stop when process PID ends. Raises OSError when it is gone already."""
+        self._pidfd = os.pidfd_open(pid)
+        self._poller.add(self._pidfd, lambda _: self.stop())
+
     def metrics(self) -> str:
         """Counters and histograms as Prometheus text."""
-        gauges = [gauge for port in self._ports for gauge in port.gauges()]
-        return self.counts.text(gauges)
+        sums: dict[tuple[str, str], int] = {}
+        for port in self._ports:
+            for name, kind, value in port.gauges():
+                sums[name, kind] = sums.get((name, kind), 0) + value
+        return self.counts.text([(*key, value) for key, value in sums.items()])
 
     def close(self) -> None:
         """Hang up on all clients and give everything back."""
@@ -196,6 +206,8 @@ class InferenceServer:
             port.close()
         self._poller.close()
         os.close(self._stop)
+        if self._pidfd >= 0:
+            os.close(self._pidfd)
 
     def __enter__(self) -> InferenceServer:
         return self
@@ -255,6 +267,10 @@ class InferenceServer:
                 counts.protocol_errors += 1
                 slot.finish(Status.PROTOCOL, str(error).encode()[:512])
                 continue
+            except HandlerError as error:
+                counts.failed += 1
+                slot.finish(Status.HANDLER, str(error).encode()[:512])
+                continue
             if slot.deadline_ns < now:
                 counts.expired += 1
                 slot.finish(Status.EXPIRED, b"the deadline was over before the request was taken")
@@ -289,6 +305,9 @@ class InferenceServer:
 
     def _count_answers(self, slots: list[Slot]) -> None:
         """Count how long SLOTS took from sent to answered."""
+        if self.on_first_answer is not None:
+            self.on_first_answer()
+            self.on_first_answer = None
         now, add = _clock(), self.counts.latency_ns.add
         for slot in slots:
             add(max(0, min(now - slot.submit_ns, 1 << 62)))

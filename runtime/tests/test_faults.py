@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Servers and clients killed under load: nothing lost, torn, crossed or left behind.
+
+FIRSTTOUCH_SLOW=1 runs the full counts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import random
+import signal
+import struct
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from conftest import SLOW
+from firsttouch import InferenceClient, InferenceServer, Options
+from firsttouch._holder import Holder
+from firsttouch.errors import BrokenError, HandlerError
+from serving import SCHEMA, TRANSPORTS, address_of, check, child, end, eventually, request, serve
+
+SERVER_KILLS = 60 if SLOW else 6
+CLIENT_KILLS = 120 if SLOW else 12
+CLIENTS = 4
+SEED = int(os.environ.get("FIRSTTOUCH_SEED", "1"))
+
+
+class Board:
+    """Numbers that children report: per client its answers, its wrong answers, and the server's pid."""
+
+    def __init__(self) -> None:
+        self._memory = mmap.mmap(-1, 4096)
+
+    def __getitem__(self, at: int) -> int:
+        return int(struct.unpack_from("q", self._memory, 8 * at)[0])
+
+    def __setitem__(self, at: int, value: int) -> None:
+        struct.pack_into("q", self._memory, 8 * at, value)
+
+
+SERVER, WRONG, ANSWERS = 0, 1, 8
+
+
+def load(where: str, board: Board, i: int) -> None:
+    """Ask until killed. Each client counts for itself; WRONG is set when an answer is not its own or not whole."""
+    try:
+        with InferenceClient(where, timeout=30) as client:
+            number = i << 20
+            while True:
+                check(number, client.infer(request(number))[0])
+                number = (number + 1) & 0xFFFFFF
+                board[ANSWERS + i] += 1
+    except BaseException:
+        board[WRONG] = 1 + i
+        raise
+
+
+@contextlib.contextmanager
+def held(address: str, board: Board, options: Options) -> Iterator[tuple[str, int]]:
+    """A holder in a child, with a server that reports its pid: the address, and the holder's pid."""
+    reader, writer = os.pipe()
+
+    def worker(server: InferenceServer) -> None:
+        board[SERVER] = os.getpid()
+        serve(server)
+
+    def run() -> None:
+        holder = Holder([address], SCHEMA, worker, options)
+        signal.signal(signal.SIGTERM, holder.stop)
+        os.write(writer, holder.addresses[0].encode())
+        os.close(writer)
+        holder.run()
+
+    with child(run) as pid:
+        os.close(writer)
+        with open(reader, "rb") as file:
+            where = file.read().decode()
+        assert eventually(lambda: board[SERVER] != 0)
+        yield where, pid
+        assert end(pid, signal.SIGTERM) == 0
+
+
+def answers(board: Board) -> int:
+    """How many answers all clients got."""
+    return sum(board[ANSWERS + i] for i in range(CLIENTS))
+
+
+def progress(board: Board) -> Callable[[], bool]:
+    """A condition: every client got an answer since now, or something is wrong."""
+    before = [board[ANSWERS + i] for i in range(CLIENTS)]
+    return lambda: bool(board[WRONG]) or all(board[ANSWERS + i] > before[i] for i in range(CLIENTS))
+
+
+def shm_names() -> set[str]:
+    """Names in /dev/shm that a test could have left."""
+    return {name for name in os.listdir("/dev/shm") if not name.startswith("firsttouch-")}
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_server_kills(transport: str, tmp_path: Path) -> None:
+    """A server that is killed under load comes back; every client gets the answer that it waits for."""
+    print(f"seed {SEED}")
+    rng = random.Random(SEED)
+    board, before = Board(), shm_names()
+    kills = SERVER_KILLS if transport == "shm" else SERVER_KILLS // 3
+    with contextlib.ExitStack() as stack:
+        where, _ = stack.enter_context(held(address_of(transport, tmp_path), board, Options(lanes=8)))
+        for i in range(CLIENTS):
+            stack.enter_context(child(lambda i=i: load(where, board, i)))  # type: ignore[misc]
+        assert eventually(progress(board))
+        for _ in range(kills):
+            time.sleep(rng.uniform(0.001, 0.03))
+            old = board[SERVER]
+            os.kill(old, signal.SIGKILL)
+            assert eventually(lambda old=old: board[SERVER] != old), "no next server"  # type: ignore[misc]
+            assert eventually(progress(board), 10), f"no progress, {[board[ANSWERS + i] for i in range(CLIENTS)]}"
+            assert not board[WRONG]
+    assert answers(board) > kills
+    assert shm_names() == before
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_client_kills(transport: str, tmp_path: Path) -> None:
+    """Clients that are killed at any point leave their lanes to the next ones; the others notice nothing."""
+    print(f"seed {SEED}")
+    rng = random.Random(SEED)
+    board, before = Board(), shm_names()
+    kills = CLIENT_KILLS if transport == "shm" else CLIENT_KILLS // 3
+    with contextlib.ExitStack() as stack:
+        where, _ = stack.enter_context(held(address_of(transport, tmp_path), board, Options(lanes=CLIENTS + 2)))
+        running = [_start(stack, where, board, i) for i in range(CLIENTS)]
+        assert eventually(progress(board))
+        for kill in range(kills):
+            time.sleep(rng.uniform(0.001, 0.02))
+            i = kill % CLIENTS
+            running[i][1].close()
+            running[i] = _start(stack, where, board, i)
+            assert eventually(progress(board), 10)
+            assert not board[WRONG]
+    assert answers(board) > kills
+    assert shm_names() == before
+
+
+def _start(
+    stack: contextlib.ExitStack, where: str, board: Board, i: int
+) -> tuple[int, contextlib.ExitStack]:
+    """Client I, and a stack that kills it."""
+    own = stack.enter_context(contextlib.ExitStack())
+    return own.enter_context(child(lambda: load(where, board, i))), own
+
+
+def test_holder_dies(tmp_path: Path) -> None:
+    """Without its holder a server ends too, and the client names who died, however long its child keeps descriptors."""
+    board = Board()
+    address = address_of("shm", tmp_path)
+    with contextlib.ExitStack() as stack:
+        with contextlib.suppress(AssertionError), held(address, board, Options(lanes=2)) as (where, holder):
+            client = stack.enter_context(InferenceClient(where, reconnect=False))
+            check(1, client.infer(request(1))[0])
+            worker = board[SERVER]
+            os.kill(holder, signal.SIGKILL)
+
+            began = time.monotonic()
+            with pytest.raises(BrokenError, match=f"process {holder}"):
+                client.infer(request(1), {"sleep": 1})
+            assert time.monotonic() - began < 0.5
+        assert eventually(lambda: not os.path.exists(f"/proc/{worker}/fd") or _is_zombie(worker))
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_poison(transport: str, tmp_path: Path) -> None:
+    """A request that kills each server that takes it is given up after three; one beside it is answered."""
+    board = Board()
+    with contextlib.ExitStack() as stack:
+        where, _ = stack.enter_context(held(address_of(transport, tmp_path), board, Options(lanes=8)))
+        client = stack.enter_context(InferenceClient(where, lanes=2, timeout=20))
+        stack.enter_context(child(lambda: load(where, board, 0)))
+        assert eventually(lambda: board[ANSWERS] > 10)
+        with pytest.raises((HandlerError, BrokenError)) as caught:
+            client.infer(request(1), {"die": True})
+        assert ("3 servers died" in str(caught.value)) == (transport == "shm")
+        check(2, client.infer(request(2))[0])
+        before = board[ANSWERS]
+        assert eventually(lambda: board[ANSWERS] > before)
+        assert not board[WRONG]
+
+
+def _is_zombie(pid: int) -> bool:
+    """Whether PID is dead but not collected."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except OSError:
+        return True
