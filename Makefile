@@ -13,8 +13,8 @@ demo: ## boot a bare two-node host under QEMU, provision it with one reboot, sho
 	@$(PYTHON) tools/bootstrap.py --testhost
 	@$(VENV) tools/demo.py $(ARGS)
 
-test: ## lint, unit tests, tarball, sanity, kernel sample, molecule (STAGES="lint unit" for some of them)
-	@$(PYTHON) tools/bootstrap.py --testhost
+test: ## lint, unit tests, browser, tarball, sanity, kernel sample, molecule (STAGES="lint unit" for some of them)
+	@$(PYTHON) tools/bootstrap.py --testhost --browser
 	@$(VENV) tools/run_tests.py $(STAGES)
 
 test-matrix: ## unit tests on Python 3.9 to 3.13 and ansible-core 2.19 to 2.21, as far as interpreters are found

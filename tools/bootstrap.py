@@ -45,6 +45,8 @@ TESTHOST = (
     Need("setpriv", "util-linux"),
     Need("/usr/share/keyrings/debian-archive-keyring.*", "debian-archive-keyring"),
 )
+# The browser that opens the HTML report.
+BROWSER = (Need("chromium", "chromium"), Need("chromedriver", "chromium-driver"))
 # mmdebstrap and the unpacking of an image work in a user namespace where they are not run as root.
 TESTHOST_USER = (Need("newuidmap", "uidmap"),)
 
@@ -87,6 +89,19 @@ def as_root() -> list[str]:
     if shutil.which("sudo"):
         return ["sudo", "env", "DEBIAN_FRONTEND=noninteractive"]
     raise SetupError("not root, and there is no sudo")
+
+
+def browser_needs() -> tuple[Need, ...]:
+    """Debian's Chromium. Elsewhere nothing: Ubuntu's is a stub for a snap, and the stage says that it was not run."""
+    try:
+        release = Path("/etc/os-release").read_text()
+    except OSError:
+        release = ""
+    if "ID=debian" in release.splitlines():
+        return BROWSER
+    if not all(present(need) for need in BROWSER):
+        say("no Debian: tests of the HTML report need a chromium and a chromedriver that you install")
+    return ()
 
 
 def system_packages(needs: list[Need]) -> None:
@@ -144,6 +159,7 @@ def main() -> int:
     """Set up for the groups of needs that are named."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--testhost", action="store_true", help="what boots test hosts is needed too")
+    parser.add_argument("--browser", action="store_true", help="a browser is needed too")
     options = parser.parse_args()
     if sys.version_info < OLDEST_PYTHON:
         raise SetupError(
@@ -153,6 +169,8 @@ def main() -> int:
     needs: list[Need] = []
     if options.testhost:
         needs += [*TESTHOST, *(TESTHOST_USER if os.geteuid() else ())]
+    if options.browser:
+        needs += browser_needs()
     system_packages(needs)
     virtual_environment()
     return 0

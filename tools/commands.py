@@ -27,6 +27,10 @@ class CommandError(Exception):
     """A command or a stage did not pass; the text says which one and why."""
 
 
+class NotRun(Exception):
+    """A stage cannot run on this machine and was left out; the text says what is missing."""
+
+
 class Row(NamedTuple):
     """One line of a closing table."""
 
@@ -97,6 +101,9 @@ def run_stages(stages: Mapping[str, Callable[[], None]], names: Sequence[str]) -
             try:
                 stages[name]()
                 outcome = "passed"
+            except NotRun as reason:
+                outcome = f"NOT RUN: {reason}"
+                print(outcome, flush=True)
             except CommandError as error:
                 outcome = f"FAILED: {error}"
                 print(outcome, flush=True)

@@ -7,13 +7,14 @@ A stage that fails does not keep the later ones from running; the run as a whole
 from __future__ import annotations
 
 import argparse
+import importlib
 import shutil
 import sys
 from collections.abc import Callable
 
 import sanity_home
 from collection import COLLECTION, IMPORT, INSTALLED, ansible_env, install_tarball, link_checkout
-from commands import BUILD, ROOT, CommandError, each, print_table, run, run_stages, scratch
+from commands import BUILD, ROOT, CommandError, NotRun, each, print_table, run, run_stages, scratch
 
 PLUGINS = "ansible_collections.firsttouch.host.plugins"
 # Tests read JSON, and use small lambdas for their effect.
@@ -44,6 +45,7 @@ def lint() -> None:
         lambda: run("mypy", "tools", "bench"),
         lambda: run("mypy", *RELAXED, "tests/unit"),
         lambda: run("mypy", *RELAXED, "tests/kernel"),
+        lambda: run("mypy", *RELAXED, "tests/browser", "tests/playbooks"),
         lambda: run("mypy", *RELAXED, "tests/testinfra", "molecule"),
         lambda: run("mypy", *RUNTIME_MYPY, "runtime/src"),
         lambda: run("mypy", *RUNTIME_MYPY, *RELAXED, "runtime/tests"),
@@ -57,6 +59,22 @@ def unit() -> None:
     """Run the unit tests, recorded hosts and recorded cases on this interpreter."""
     with scratch() as env:
         run(*PYTEST, "tests/unit", env=env)
+
+
+def browser() -> None:
+    """Open the HTML report in headless Chromium."""
+    sys.path.insert(0, str(ROOT / "tests" / "browser"))
+    reason = importlib.import_module("webdriver").missing()
+    if reason:
+        raise NotRun(f"{reason}; Debian's packages chromium and chromium-driver are what it needs")
+    run(*PYTEST, "tests/browser")
+
+
+def playbooks() -> None:
+    """Run the playbook that verifies, from the installed tarball, on recorded hosts and one that is not there."""
+    install_tarball()
+    with scratch() as env:
+        run(*PYTEST, "tests/playbooks", env={**env, "FIRSTTOUCH_COLLECTIONS": str(INSTALLED)})
 
 
 def runtime() -> None:
@@ -136,8 +154,10 @@ def boots() -> None:
 STAGES: dict[str, Callable[[], None]] = {
     "lint": lint,
     "unit": unit,
+    "browser": browser,
     "runtime": runtime,
     "galaxy": galaxy,
+    "playbooks": playbooks,
     "sanity": sanity,
     "kernel": kernel,
     "molecule": molecule,

@@ -1,0 +1,211 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""firsttouch.host.verify as a user runs it: no ansible.cfg, recorded hosts, one host that is not there."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+from xml.etree import ElementTree as ET
+
+import pytest
+from support import ROOT, put
+from verified_host import CPU, INTENT, pool, provisioned_host
+from verify_records import HOSTILE
+
+HIDDEN = ROOT / "tests" / "fixtures" / "hosts" / "testhost-hidden.tar.xz"
+
+
+class Done(NamedTuple):
+    """A run of the playbook: its status, what it printed, and the reports' directory."""
+
+    status: int
+    out: str
+    reports: Path
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The report as data."""
+        document: dict[str, Any] = json.loads((self.reports / "report.json").read_text())
+        return document
+
+    @property
+    def states(self) -> dict[str, str]:
+        """The state of each host."""
+        return {host["name"]: host["state"] for host in self.document["hosts"]}
+
+
+def files_of(root: Path) -> dict[str, tuple[int, bytes]]:
+    """Time and content of every file below ROOT."""
+    files = (path for path in sorted(root.rglob("*")) if path.is_file())
+    return {str(path): (path.stat().st_mtime_ns, path.read_bytes()) for path in files}
+
+
+def unpack(archive: Path, target: Path) -> None:
+    with tarfile.open(archive) as tar:
+        if hasattr(tarfile, "data_filter"):
+            tar.extractall(target, filter="tar")
+        else:
+            tar.extractall(target)
+
+
+@pytest.fixture(scope="session")
+def closed_port() -> Iterator[int]:
+    """A loopback port on which nobody listens, held so that nobody else can."""
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
+
+
+@pytest.fixture(scope="session")
+def fleet(tmp_path_factory: pytest.TempPathFactory, closed_port: int) -> Path:
+    """A script that prints an inventory: names that no file could hold are possible there."""
+    base = tmp_path_factory.mktemp("fleet")
+    roots = {name: base / name for name in ("good", "bad", "hidden", "bare")}
+    for name in ("good", "bad"):
+        provisioned_host(roots[name])
+    pool(roots["bad"], 1, "2048kB", 159)
+    put(roots["bad"], "/proc/sys/vm/swappiness", "60\n")
+    put(roots["bad"], f"{CPU}/isolated", "1\n")
+    unpack(HIDDEN, roots["hidden"])
+    roots["bare"].mkdir()
+    ssh = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": closed_port}
+    hosts: dict[str, dict[str, Any]] = {
+        "good": {"root": str(roots["good"])},
+        "same": {"root": str(roots["good"]), **{f"firsttouch_{key}": value for key, value in INTENT.items()}},
+        "bad": {"root": str(roots["bad"])},
+        "hidden": {"root": str(roots["hidden"]), "firsttouch_rt_runtime_us": 950000},
+        "bare": {"root": str(roots["bare"])},
+        "refused": {"root": str(roots["good"]), "firsttouch_hugepages": [{"size": "1G", "count": 4000}]},
+        "undefined": {"root": str(roots["good"]), "firsttouch_vm_sysctls": "{{ nobody_set_this }}"},
+        "templated": {"root": "{{ nobody_set_this }}"},
+        "crash": {"root": str(roots["good"]), "ansible_python_interpreter": "/bin/false"},
+        HOSTILE: {"root": str(roots["bad"])},
+        "dark": {"root": "/", "ansible_ssh_common_args": "-o BatchMode=yes -F none", **ssh},
+        "moredark": {"root": "/", "ansible_ssh_common_args": "-o BatchMode=yes -F none", **ssh},
+    }
+    common = {
+        "ansible_connection": "local",
+        "ansible_python_interpreter": sys.executable,
+        "firsttouch_verify_sysroot": "{{ root }}",
+    }
+    inventory = {"_meta": {"hostvars": hosts}, "all": {"hosts": list(hosts), "vars": common}}
+    script = base / "inventory" / "hosts.py"
+    script.parent.mkdir()
+    (base / "inventory.json").write_text(json.dumps(inventory))
+    script.write_text(f"#!/bin/sh\nexec cat {base}/inventory.json\n")
+    script.chmod(0o755)
+    return script
+
+
+@pytest.fixture
+def verify(fleet: Path, collections: Path, tmp_path: Path) -> Any:
+    def run(*arguments: str, reports: Path | None = None, limit: str = "") -> Done:
+        kept = {key: value for key, value in os.environ.items() if not key.startswith("ANSIBLE_")}
+        env = {**kept, "ANSIBLE_HOME": str(tmp_path / "home"), "ANSIBLE_COLLECTIONS_PATH": str(collections)}
+        where = reports or tmp_path / "reports"
+        given = [] if reports else ["-e", f"firsttouch_report_dir={where}"]
+        narrow = ["--limit", limit] if limit else []
+        program = Path(sys.executable).with_name("ansible-playbook")
+        command = [str(program), "-f", "6", "-i", str(fleet), "firsttouch.host.verify", *narrow, *given, *arguments]
+        done = subprocess.run(
+            command,
+            cwd=tmp_path,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+        return Done(done.returncode, done.stdout + done.stderr, where)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("limit", "status", "outcome"),
+    [
+        ("good,same", 0, "pass"),
+        ("good,bare", 2, "failed"),
+        ("dark", 4, "unreachable"),
+        ("good,dark", 4, "unreachable"),
+        ("bad,good,dark", 2, "failed_and_unreachable"),
+    ],
+)
+def test_the_exit_code_tells_the_outcome(verify: Any, limit: str, status: int, outcome: str) -> None:
+    done: Done = verify(limit=limit)
+    assert done.status == status, done.out
+    assert (done.document["outcome"], done.document["exit_code"]) == (outcome, status)
+    assert set(done.states) == set(limit.split(","))
+
+
+def test_no_host_keeps_another_from_its_answer(verify: Any) -> None:
+    done: Done = verify()
+    assert done.status == 2, done.out
+    assert done.states == {
+        "good": "pass",
+        "same": "pass",
+        "bad": "fail",
+        "hidden": done.states["hidden"],
+        "bare": done.states["bare"],
+        "refused": "error",
+        "undefined": "error",
+        "templated": "error",
+        "crash": "error",
+        HOSTILE: "fail",
+        "dark": "unreachable",
+        "moredark": "unreachable",
+    }
+    by_name = {host["name"]: host for host in done.document["hosts"]}
+    assert by_name["bare"]["failed"] and by_name["bare"]["state"] != "pass"
+    assert by_name["hidden"]["results"] and by_name["hidden"]["origin"] == "variables"
+    assert by_name["good"]["origin"] == "plan.json" and by_name["same"]["origin"] == "variables"
+    assert "nobody_set_this" in by_name["undefined"]["message"] + by_name["templated"]["message"]
+    assert by_name["refused"]["reason"]
+    failed = {row["id"] for row in by_name["bad"]["results"] if row["status"] == "fail"}
+    assert {"hugepages.pool.2M.node1", "cpu_isolation.isolated", "vm_sysctls.sysctl.vm.swappiness"} <= failed
+    assert all(row["remedy"] for row in by_name["bad"]["results"] if row["status"] == "fail")
+    kept = sorted(path.name for path in (done.reports / "hosts").iterdir())
+    assert len(kept) == 11 and all(name.isascii() and "/" not in name for name in kept)
+    suites = {suite.get("name"): suite for suite in ET.parse(done.reports / "report.junit.xml").getroot()}
+    assert len(suites) == 12 and suites["dark"].get("errors") == "1" and suites["good"].get("failures") == "0"
+    page = (done.reports / "report.html").read_text()
+    assert "<script>document.title" not in page and "8 of 12 hosts are not as planned" in page
+    states = ("PASS", "FAIL", "ERROR", "UNREACHABLE", "INCOMPLETE")
+    own = [line for line in done.out.splitlines() if line.startswith(states)]
+    assert len(own) == 11 and all(line.isprintable() for line in own)
+    assert "Run provision with firsttouch_vm_sysctls" in done.out and str(done.reports / "report.html") in done.out
+    assert '"results":' not in done.out
+
+
+def test_tags_check_their_concerns_only_in_check_mode_too(verify: Any, fleet: Path) -> None:
+    before = files_of(fleet.parents[1] / "bad")
+    done: Done = verify("--tags", "hugepages", limit="bad")
+    (host,) = done.document["hosts"]
+    assert done.status == 2 and done.document["concerns"] == ["hugepages"]
+    assert {row["concern"] for row in host["results"]} == {"hugepages"}
+    dry: Done = verify("--tags", "hugepages", "--check", limit="bad")
+    assert dry.status == 2 and dry.document["hosts"][0]["results"] == host["results"]
+    assert len(before) > 50 and files_of(fleet.parents[1] / "bad") == before
+
+
+def test_a_misspelt_tag_asks_no_host(verify: Any) -> None:
+    done: Done = verify("--tags", "hugepags", limit="bad")
+    assert done.status == 2 and "no concern hugepags" in done.out and not (done.reports / "report.json").exists()
+
+
+def test_warnings_fail_a_host_where_they_shall_and_reports_lie_beside_the_inventory(verify: Any, fleet: Path) -> None:
+    variables = {"firsttouch_rt_runtime_us": 950000, "firsttouch_verify_fail_on": ["fail", "warn"]}
+    beside = fleet.parent / "firsttouch-report"
+    done: Done = verify("-e", json.dumps(variables), limit="hidden", reports=beside)
+    (host,) = done.document["hosts"]
+    warned, failed = (sum(row["status"] == status for row in host["results"]) for status in ("warn", "fail"))
+    assert done.status == 2 and warned and host["failures"] == warned + failed
+    assert str(beside / "report.json") in done.out
