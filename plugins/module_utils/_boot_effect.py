@@ -23,8 +23,10 @@ _ISOLATION = {
 _MEMORY = {"mem": "mem_limit_bytes", "crashkernel": "crashkernel_bytes"}
 # Put on the line by the boot loader itself.
 _LOADER_KEYS = {"BOOT_IMAGE", "initrd"}
+_THP = "transparent_hugepage"
+_THP_MODES = ("always", "madvise", "never")
 # Arguments whose effect a running kernel can be given too (here: the module thp): no reboot is due for them.
-LIVE_KEYS = frozenset(("transparent_hugepage",))
+LIVE_KEYS = frozenset((_THP,))
 
 
 @dataclass(frozen=True)
@@ -72,9 +74,17 @@ class Concern:
         for key, name in _MEMORY.items():
             if key in self.keys:
                 result[name] = document["memory"][name]
-        for key in sorted(self.keys - set(MANAGED_KEYS)):
+        if _THP in self.keys:
+            result[_THP] = _thp_mode(tokens)
+        for key in sorted(self.keys - set(MANAGED_KEYS) - {_THP}):
             result[key] = [t.text for t in tokens if normal_key(t.key) == key and not t.after_dashes]
         return result
+
+
+def _thp_mode(tokens: Iterable[Token]) -> str | None:
+    """The mode of the last argument that names one; others are ignored (mm/huge_memory.c)."""
+    values = [t.value for t in tokens if normal_key(t.key) == _THP and not t.after_dashes]
+    return next((value for value in reversed(values) if value in _THP_MODES), None)
 
 
 def effect_of(line: str, concern: Concern, facts: KernelFacts) -> dict[str, Any]:

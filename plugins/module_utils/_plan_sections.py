@@ -147,6 +147,9 @@ def cpu_isolation(job: Job) -> dict[str, Any]:
         job.judge.refuse(
             "bad_value", "irqbalance", f"{irqbalance!r} is not one of {', '.join(_irqbalance.MODES)}"
         )
+    if irqbalance == "ban_isolated" and not body.get("isolated") and not job.judge.refusals:
+        text = "no CPU is isolated, so there is none to keep irqbalance off; set firsttouch_isolated_cpus"
+        job.judge.note("nothing_to_ban", "irqbalance", text)
     empty: dict[str, Any] = {"isolated": "", "housekeeping": "", "isolated_by_node": {}, "tokens": []}
     return {"variables": names, **empty, **body, "irqbalance": irqbalance}
 

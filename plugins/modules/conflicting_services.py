@@ -16,7 +16,9 @@ description:
 attributes:
   check_mode:
     support: full
-    description: Writes nothing; RV(changes) is what a run would return.
+    description:
+      - Writes nothing; RV(changes) is what a run would return. Values that a service itself puts back when it stops, as
+        tuned does, are not predicted.
   diff_mode:
     support: full
     description: Shows the drop-ins.

@@ -132,3 +132,17 @@ def test_the_boot_argument_needs_no_boot_of_its_own(host: Path) -> None:
     rows = {row["id"]: row for row in run_module("host_verify", {"sysroot": str(host)})["results"]}
     assert rows["boot.tokens.next_boot"]["status"] == "fail"
     assert "firsttouch_thp" in rows["boot.tokens.next_boot"]["remedy"]
+
+
+@pytest.mark.parametrize(
+    ("foreign", "reason"),
+    [("transparent_hugepage=madvise", None), ("transparent_hugepage=bad", "foreign_token"),
+     ("transparent_hugepage=always", "foreign_token")],
+)  # fmt: skip
+def test_the_argument_of_somebody_else(host: Path, foreign: str, reason: str | None) -> None:
+    """The same one is no conflict, also beside other arguments of ours; another one is named, never taken over."""
+    put(host, "/etc/default/grub", f'GRUB_DEFAULT=0\nGRUB_CMDLINE_LINUX="{foreign}"\n')
+    tokens = ["nohz_full=1,3", "transparent_hugepage=madvise"]
+    done = run_module("kernel_cmdline", {"tokens": tokens, "sysroot": str(host)})
+    assert done.get("reason") == reason, done
+    assert bool(done.get("failed")) is (reason is not None)

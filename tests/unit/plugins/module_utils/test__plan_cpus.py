@@ -217,3 +217,10 @@ def test_irqbalance_is_carried(tmp_path: Path, value: Any) -> None:
 def test_another_irqbalance_is_refused(tmp_path: Path) -> None:
     rows = refused(make_host(tmp_path), {"isolated_cpus": "1", "irqbalance": "ban"}, **SECTION)
     assert [(row["reason"], row["variable"]) for row in rows] == [("bad_value", "firsttouch_irqbalance")]
+
+
+def test_a_ban_without_isolated_cpus_is_noted(tmp_path: Path) -> None:
+    root = make_host(tmp_path)
+    for cpus, notes in (({}, ["nothing_to_ban"]), ({"isolated_cpus": "1,3"}, [])):
+        result = plan(root, {"irqbalance": "ban_isolated", **cpus}, sections=["cpu_isolation"])
+        assert reasons(result["notes"]) == notes
