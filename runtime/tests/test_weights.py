@@ -21,18 +21,7 @@ import safetensors
 from safetensors.numpy import load_file
 
 from firsttouch import _image, _loader, _safetensors, _views, errors, weights
-from weights_host import (
-    PAGE,
-    SRC,
-    Mounter,
-    child,
-    count,
-    counters,
-    make_model,
-    some_bytes,
-    wait_for,
-    write_file,
-)
+from weights_host import PAGE, SRC, Mounter, child, make_model, settled, some_bytes, used, write_file
 
 pytestmark = pytest.mark.usefixtures("run_directory")
 
@@ -44,10 +33,9 @@ def load(model: Path, store: str, **options: Any) -> weights.Image:
 def test_round_trip(store: str, tmp_path: Path) -> None:
     """Every tensor is byte for byte what the reference library reads; arrays are read-only views of the image."""
     model = make_model(tmp_path / "m", size=20 << 20)
-    free = count("free_hugepages")
     plan = weights.plan(model, directory=store)
     image = load(model, store)
-    assert plan.ok and plan.pages == image.pages == free - count("free_hugepages")
+    assert plan.ok and plan.pages == image.pages == used(store)
     assert image.nodes and sum(image.nodes.values()) == image.pages and image.warnings == ()
     theirs = load_file(model / "model.safetensors")
     with weights.open("m", directory=store) as found:
@@ -174,8 +162,8 @@ def test_safe_open(store: str, sharded: Path, which: str) -> None:
             mine, other = own.get_slice(name), theirs.get_slice(name)
             assert (mine.get_shape(), mine.get_dtype()) == (other.get_shape(), other.get_dtype())
             assert np.array_equal(mine[1:3], other[1:3], equal_nan=True)
-        columns = [side.get_slice("layer1.weight")[:, 1] for side in (own, theirs)]
-        assert np.array_equal(*columns, equal_nan=True)
+        mine, other = (side.get_slice("layer1.weight")[:, 1] for side in (own, theirs))
+        assert np.array_equal(mine, other, equal_nan=True)
 
 
 def test_safe_open_refuses_what_is_not_loaded(store: str, sharded: Path, tmp_path: Path) -> None:
@@ -341,7 +329,6 @@ def test_the_same_again(store: str, tmp_path: Path) -> None:
 
 def test_swap(store: str, tmp_path: Path) -> None:
     """A new generation replaces the old one; who has that mapped keeps it, and its pages come back after that."""
-    before = counters()
     first = load(make_model(tmp_path / "a", seed=1), store, name="m")
     old = weights.open("m", directory=store)
     was = old["layer0.bias"].tobytes()
@@ -349,10 +336,10 @@ def test_swap(store: str, tmp_path: Path) -> None:
     assert second.generation == 2 and second.removed == first.paths
     with weights.open("m", directory=store) as new:
         assert new.generation == 2 and new["layer0.bias"].tobytes() != was == old["layer0.bias"].tobytes()
-    assert before.free - count("free_hugepages") == first.pages + second.pages
+    assert used(store) == first.pages + second.pages
     old.close()
     del old
-    assert wait_for(before._replace(free=before.free - second.pages)).free == before.free - second.pages
+    assert settled(store, second.pages) == second.pages
 
 
 def test_evict_first(mounter: Mounter, tmp_path: Path) -> None:
@@ -538,10 +525,10 @@ def test_two_processes_one_copy(store: str, reader: subprocess.Popen[str]) -> No
 
     assert reader.stdout
     text = reader.stdout.readline().strip()
-    free = count("free_hugepages")
+    one = used(store)
     with weights.open("m", directory=store, populate=True) as found:
         assert found["layer0.bias"].tobytes().hex() == text
-        assert count("free_hugepages") == free
+        assert used(store) == one == len(found.buffer()) // PAGE
         users, _ = _store.mappers(weights.ls(store))
     assert list(users.values()) == [sorted([os.getpid(), reader.pid])]
 
