@@ -22,6 +22,7 @@ FILES = [
     f"{NODES}/hugepages/hugepages-*/surplus_hugepages",
     "/sys/devices/system/cpu/isolated",
     "/sys/devices/system/cpu/nohz_full",
+    "/sys/kernel/mm/transparent_hugepage/*",
     "/proc/cmdline",
     "/proc/irq/default_smp_affinity",
     "/proc/self/mountinfo",
@@ -86,6 +87,12 @@ def test_default_irq_affinity(files: dict[str, str]) -> None:
 @pytest.mark.parametrize("key", sorted(EXPECTED["sysctls"]))
 def test_sysctls(files: dict[str, str], key: str) -> None:
     assert files["/proc/sys/" + key.replace(".", "/")] == EXPECTED["sysctls"][key]
+
+
+@pytest.mark.parametrize("name", sorted(EXPECTED["transparent_hugepages"]))
+def test_transparent_huge_pages(files: dict[str, str], name: str) -> None:
+    chosen = re.findall(r"\[([^]]+)\]", files[f"/sys/kernel/mm/transparent_hugepage/{name}"])
+    assert chosen == [EXPECTED["transparent_hugepages"][name]]
 
 
 def test_watermark_distance_keeps_what_extra_free_kbytes_meant(

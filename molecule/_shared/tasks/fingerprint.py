@@ -13,6 +13,7 @@ FOLDERS = ("/etc", "/boot", "/usr/lib/sysctl.d", "/usr/lib/systemd", "/var/lib/f
 # Written by the running system and by the account tools (their backups) themselves, whatever we set.
 VOLATILE = ("/etc/adjtime", "/etc/resolv.conf", "/etc/machine-id", "/etc/mtab", "/etc/group-", "/etc/gshadow-")
 SYSCTLS = ("/proc/sys/vm/*", "/proc/sys/kernel/sched_*", "/proc/sys/kernel/numa_balancing*")
+THP = ("/sys/kernel/mm/transparent_hugepage/*enabled", "/sys/kernel/mm/transparent_hugepage/defrag")
 # Counters and one-shot triggers, no settings.
 NOT_SETTINGS = ("/proc/sys/vm/compact_memory", "/proc/sys/vm/drop_caches", "/proc/sys/vm/stat_refresh")
 POOLS = (
@@ -38,7 +39,7 @@ def main() -> None:
         for top, _folders, names in os.walk(folder):
             files.update({os.path.join(top, name): digest(os.path.join(top, name)) for name in names})
     settings = {}
-    for pattern in SYSCTLS + POOLS:
+    for pattern in SYSCTLS + POOLS + THP:
         for path in glob.glob(pattern):
             if path not in NOT_SETTINGS:
                 try:
