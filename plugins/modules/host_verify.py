@@ -14,7 +14,8 @@ description:
     and what a short measurement shows, and answers check by check. No fault ends it early.
   - Absent, unreadable, not evaluated and wrong are four different answers. What a user without privileges cannot
     read is V(not_evaluated) with its path, never V(pass).
-  - Reads only. The measured layer tries for a moment to take real-time priority in a child process.
+  - Reads only. The measured layer tries for a moment, in child processes, to take real-time priority and to
+    place a little memory on each node, as M(firsttouch.host.numa_placement_verify) does.
 attributes:
   check_mode:
     support: full
