@@ -22,7 +22,7 @@ from ._topology_host import DMI_DIR
 from ._topology_nodes import NODE_DIR
 from ._trust_cosched import CoScheduling, co_scheduling
 from ._trust_rows import Evidence, contradictions, remarks
-from ._trust_signs import ACPI_DIR, Signs
+from ._trust_signs import ACPI_DIR, CMDLINE, Signs
 
 VERDICTS = ("exposed", "consistent", "hidden", "contradictory", "unknown")
 # Remote over local latency from which a measured matrix shows two memories; an emulated one has about 1.0.
@@ -68,7 +68,8 @@ class _Case:
         packages = self.topology.cpus.packages
         if not packages:
             return self.topology.cpus.counts.get("sockets") or 1
-        return len(packages) if any((package.cores or 0) > 1 for package in packages) else 1
+        several = any((package.cores or len(package.cpus)) > 1 for package in packages)
+        return len(packages) if several or self.topology.virtualization.bare_metal else 1
 
     @property
     def compared(self) -> bool:
@@ -172,6 +173,15 @@ def _blind(case: _Case) -> _Reading | None:
     return None
 
 
+def _switched_off(case: _Case) -> _Reading | None:
+    """`hidden` where this kernel was told not to look for nodes and shows one."""
+    told = [token for token in case.signs.boot if not token.startswith("numa=fake")]
+    if not told or not case.one_node:
+        return None
+    row = Evidence(CMDLINE, told[0], "hidden")
+    return _Reading("hidden", f"the kernel was told not to look for nodes ({told[0]})", (row,))
+
+
 def _read(case: _Case) -> _Reading:
     bare_metal = case.topology.virtualization.bare_metal
     if bare_metal is not None:
@@ -196,9 +206,11 @@ def _as_metal(case: _Case) -> _Reading:
         return _Reading("exposed", "bare metal of the time of the front-side bus: what is shown is all there is")
     if case.topology.source == "no_numa":
         return _Reading("unknown", "this kernel shows no nodes whatever the machine has")
+    off = _switched_off(case)
+    if off:
+        return off
     if case.one_node and case.sockets > 1:
-        why = f" ({' '.join(signs.boot)})" if signs.boot else ""
-        words = f"bare metal with {case.sockets} sockets in one node: interleaved by firmware, or switched off{why}"
+        words = f"bare metal with {case.sockets} sockets in one node: interleaved by firmware"
         return _Reading("hidden", words)
     if not case.compared:
         return _Reading("unknown", "nothing is known of sockets or caches to hold the nodes against")
@@ -235,6 +247,9 @@ def _one_node_guest(case: _Case) -> _Reading:
     """
     if case.sockets > 1:
         return _Reading("hidden", f"the guest has {case.sockets} sockets and shows one node")
+    off = _switched_off(case)
+    if off:
+        return off
     acpi = case.signs.acpi
     stated = None if acpi is None else "SRAT" in acpi
     fits = case.risk.risk is False

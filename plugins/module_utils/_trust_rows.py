@@ -54,8 +54,6 @@ def remarks(topology: Topology, signs: Signs) -> Iterator[Evidence]:
     yield from _memory(topology)
     yield from _devices(topology, signs)
     yield from _hot_add(topology)
-    if signs.boot:
-        yield Evidence(CMDLINE, " ".join(signs.boot), "nothing")
 
 
 def contradictions(topology: Topology, signs: Signs, *, guest: bool) -> Iterator[Evidence]:

@@ -20,7 +20,11 @@ CPUINFO = "/proc/cpuinfo"
 CMDLINE = "/proc/cmdline"
 # Each names the place of a sign that this process, or the whole tree, is a container's.
 _CONTAINER_FILES = ("/run/systemd/container", "/.dockerenv", "/run/.containerenv")
+_POD_DIR = "/run/secrets/kubernetes.io/serviceaccount"
 _LXCFS = re.compile(r"(?m)^\S+\s+(/proc/(?:cpuinfo|meminfo)|/sys/devices/system/cpu\S*)\s+fuse\.lxcfs\s")
+_LAYERS = re.compile(
+    r"(?m)^\S+\s+/\s+(?:fuse-)?overlay(?:fs)?\s\S*dir=\S*/(containerd|docker|containers|buildkit|crio|lxd|lxc)/"
+)
 _NAME = re.compile(r"(?mi)^(?:model name|cpu model|cpu)\s*:\s*(\S.*?)\s*$")
 _MOST_DEVICES = 4096
 
@@ -102,6 +106,12 @@ def _container(tree: Tree) -> tuple[str, str] | None:
         text = tree.text(path)
         if text is not None:
             return path, text.splitlines()[0] if text else "present"
-    mounts = "/proc/self/mounts"
-    match = _LXCFS.search(tree.text(mounts) or "")
-    return (mounts, f"{match[1]} is lxcfs's, not the kernel's") if match else None
+    if tree.names(_POD_DIR):
+        return _POD_DIR, "a pod's service account"
+    path = "/proc/self/mounts"
+    mounts = tree.text(path) or ""
+    match = _LXCFS.search(mounts)
+    if match:
+        return path, f"{match[1]} is lxcfs's, not the kernel's"
+    match = _LAYERS.search(mounts)
+    return (path, f"the root file system is a layer of {match[1]}") if match else None

@@ -191,6 +191,15 @@ FAMOUS: dict[str, tuple[Topology, Signs, str]] = {
     "bare metal, numa=off": (
         host(METAL, [range(16)], spans(0, 8, 16)), Signs(XEON, boot=("numa=off",)), "hidden",
     ),
+    "bare metal, one socket, numa=off: its nodes cannot show": (
+        host(METAL, [range(16)]), Signs(XEON, boot=("numa=off",)), "hidden",
+    ),
+    "bare metal, single-core sockets interleaved by firmware": (
+        host(METAL, [range(2)], spans(0, 1, 2)), Signs("AMD Opteron(tm) Processor 248", "AuthenticAMD"), "hidden",
+    ),
+    "a guest whose kernel was told not to look": (
+        host(guest("vmware"), [range(8)]), Signs(EPYC_84, acpi=STATED, boot=("acpi=off",)), "hidden",
+    ),
     "bare metal with a front-side bus: two sockets have one memory": (
         host(METAL, [range(8)], spans(0, 4, 8)), Signs("Intel(R) Xeon(R) CPU E5345", "GenuineIntel", 6, 15), "exposed",
     ),
@@ -366,10 +375,16 @@ def test_signs(tmp_path: Path) -> None:
         ("/run/.containerenv", ""),
         ("/proc/self/mounts", "lxcfs /proc/cpuinfo fuse.lxcfs rw,nosuid 0 0\n"),
         ("/proc/self/mounts", "lxcfs /sys/devices/system/cpu/online fuse.lxcfs rw 0 0\n"),
+        (
+            "/proc/self/mounts",
+            "overlay / overlay rw,lowerdir=/var/lib/containerd/a/fs,upperdir=/var/lib/containerd/b/fs 0 0\n",
+        ),
+        ("/proc/self/mounts", "overlay / overlay rw,lowerdir=/var/lib/docker/overlay2/l/A:B 0 0\n"),
+        ("/run/secrets/kubernetes.io/serviceaccount", None),
     ],
 )
-def test_containers_are_seen(tmp_path: Path, path: str, text: str) -> None:
-    put(tmp_path, path, text)
+def test_containers_are_seen(tmp_path: Path, path: str, text: str | None) -> None:
+    put(tmp_path, path if text is not None else f"{path}/token", text or "")
     found = read_signs(str(tmp_path)).container
     assert found and found[0] == path
 
@@ -389,3 +404,16 @@ def test_a_recording_is_trusted_like_its_host(tmp_path: Path) -> None:
     assert signs.acpi == frozenset({"SRAT"}) and signs.pci == {1: 1}
     assert signs.container == ("/run/systemd/container", "lxc")
     assert (copy / "sys/firmware/acpi/tables/SRAT").read_text() == ""
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "/dev/vda1 / ext4 rw 0 0\noverlay /var/lib/docker/a/merged overlay rw,upperdir=/var/lib/docker/b 0 0\n",
+        "overlayroot / overlay rw,lowerdir=/media/root-ro,upperdir=/media/root-rw/overlay 0 0\n",
+        "tmpfs /run/user/0 tmpfs rw 0 0\n",
+    ],
+)
+def test_a_host_of_containers_is_none(tmp_path: Path, text: str) -> None:
+    put(tmp_path, "/proc/self/mounts", text)
+    assert read_signs(str(tmp_path)).container is None
