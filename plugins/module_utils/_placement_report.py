@@ -144,9 +144,10 @@ def document(found: Measurement) -> dict[str, Any]:
     remote, nothing = ratio(found), found.no_proof
     times = ("ns", "mad", "cache_ns")
     rows = [{**row, **{name: round(row[name], 2) for name in times}} for row in found.latencies]
+    placed = any(row["status"] == "placed" for row in found.placements)
     return {
         "trust": found.trust,
-        "proves": bool(found.placements) and nothing is None,
+        "proves": placed and nothing is None,
         "proves_nothing_because": nothing.text if nothing else "",
         "placements": [dict(row) for row in found.placements],
         "latency": {

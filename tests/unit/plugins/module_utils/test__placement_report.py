@@ -200,6 +200,10 @@ def test_latency(case: str) -> None:
     assert (row.status, row.reason) == (status, reason), row
 
 
+def test_a_run_in_which_nothing_was_placed_proves_nothing() -> None:
+    assert document(run(placements=(refused(0, 0, "permission_denied"),)))["proves"] is False
+
+
 def test_one_node_of_a_machine_with_one_has_no_latency_to_compare() -> None:
     found = run()
     one = replace(found.topology, nodes=found.topology.nodes[:1])
