@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ._boot_backend import Backend, running_line
-from ._boot_effect import shortfall, split_line, token_key
+from ._boot_effect import needs_boot, shortfall, split_line, token_key
 from ._boot_types import BootError, Entry, LineToken, Problem
 from ._bootloader import detect
 from ._cmdline import normal_key, split
@@ -93,8 +93,9 @@ def verdict(layers: Layers, wanted: list[str]) -> dict[str, Any]:
     """Whether WANTED holds in every layer that can be read.
 
     `staged`: the next boot has it (the default entry, or what is configured where no entry can be read).
-    `live`: the running kernel has it. `edit`: kernel_cmdline would have something to write. The verdict is
-    `pass` only where at least one layer was read, and all that were read have it.
+    `live`: the running line has it. `reboot_required`: it lacks what only a boot brings into effect. `edit`:
+    kernel_cmdline would have something to write. The verdict is `pass` only where at least one layer was read,
+    and all that were read have it.
     """
     facts = layers.facts
     configured = None if layers.configured is None else " ".join(token.text for token in layers.configured)
@@ -128,7 +129,7 @@ def verdict(layers: Layers, wanted: list[str]) -> dict[str, Any]:
         "live": live,
         "staged": staged,
         "edit": not staged and blocking is None,
-        "reboot_required": not live,
+        "reboot_required": _lacks(layers.running, needs_boot(wanted), facts) != ("", ""),
         "effective": _effective(layers),
     }
 

@@ -77,6 +77,11 @@ class Plan:
         return sorted(rows, key=lambda row: str(row["resource"]))
 
     @property
+    def due(self) -> bool:
+        """Whether there is anything to do: a change, or a reload that a killed run has left."""
+        return any(step.changes() or step.reload for step in self.steps)
+
+    @property
     def diff(self) -> list[dict[str, str]]:
         """The files before and after."""
         return [
@@ -176,7 +181,7 @@ def apply_plan(plan: Plan, run: Run | None) -> None:
     if not run:
         return
     changed = [step for step in plan.steps if step.changes()]
-    if any(step.files or step.reload for step in changed):
+    if any(step.files or step.reload for step in plan.steps):
         _call(run, "", "daemon-reload")
     for step in changed:
         if step.active == (True, False):

@@ -127,7 +127,7 @@ def main() -> None:
     run = _runner(module)
     try:
         plan = _service_state.hold_plan(given["sysroot"], given["stop"], found, run)
-        if not module.check_mode and plan.changes:
+        if not module.check_mode and plan.due:
             _service_state.apply_plan(plan, run)
     except UnitError as exc:
         module.fail_json(msg=str(exc), reason=exc.reason, unit=exc.unit)

@@ -114,7 +114,7 @@ def main() -> None:
     run = _runner(module)
     try:
         plan = _irqbalance.make_plan(root, given["mode"], given["isolated"], given["found"], run, _environ)
-        if not module.check_mode and plan.changes:
+        if not module.check_mode and plan.due:
             _service_state.apply_plan(plan, run)
         installed = _irqbalance.installed(root)
     except UnitError as exc:

@@ -55,6 +55,16 @@ def test_a_held_service_that_runs_again_is_stopped(host: Path) -> None:
     assert hold(host, [TUNED], systemd) == [f"unit:{TUNED}"] and systemd.calls == [f"stop {TUNED}"]
 
 
+def test_a_reload_that_a_killed_run_left_is_made_up_for(host: Path) -> None:
+    hold(host, [TUNED], Systemd(host))
+    systemd = Systemd(host, unloaded=[TUNED])
+    plan = ss.hold_plan(str(host), [TUNED], {}, systemd)
+    assert plan.changes == [] and plan.due
+    ss.apply_plan(plan, systemd)
+    assert systemd.calls == ["daemon-reload"]
+    assert not ss.hold_plan(str(host), [TUNED], {}, systemd).due
+
+
 def test_a_service_that_was_never_held_is_never_started(host: Path) -> None:
     systemd = Systemd(host)
     assert hold(host, [], systemd, found=[TUNED]) == [] and systemd.calls == []
