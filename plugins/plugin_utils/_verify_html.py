@@ -131,8 +131,8 @@ def _data(document: Mapping[str, Any]) -> dict[str, Any]:
             "origin": host["origin"],
             "finished": host["finished"],
             "seconds": round(host["seconds"], 1),
-            "mend": command("provision", host["name"], inventory),
-            "again": command("verify", host["name"], inventory),
+            "mend": command("provision", [host["name"]], inventory),
+            "again": command("verify", [host["name"]], inventory),
         }
         for host in document["hosts"]
     ]
@@ -160,7 +160,7 @@ def _page(document: Mapping[str, Any], fail_on: Collection[str]) -> dict[str, An
         "written": document["written"].replace("T", " ").replace("+00:00", " UTC"),
         "inventory": [clean(source, 120) for source in document["inventory"]],
         "concerns": document["concerns"],
-        "fail_on": [WORDS[status] for status in document["fail_on"]],
+        "stricter": [WORDS[status] for status in document["fail_on"] if status != "fail"],
         "schema": document["schema"],
         "shares": _shares(document["summary"]),
         "unanswered": [host for host in hosts if host["state"] in ("error", "unreachable")],
@@ -218,19 +218,15 @@ def _shares(summary: Mapping[str, int]) -> list[dict[str, Any]]:
 
 def _problem(row: Mapping[str, Any], inventory: Sequence[str]) -> dict[str, Any]:
     names = [name for status in WORST for name in row["hosts"].get(status, ())]
-    only = names[0] if len(names) == 1 else ""
-    mend = ""
-    if row["status"] in ("fail", "error"):
-        # One host by name; many of them are what the reader chooses.
-        mend = command("provision", only, inventory) if only else ""
-    again = command("verify", only, inventory, row["concern"]) if only and not mend else ""
+    mends = row["status"] in ("fail", "error")
+    line = command("provision", names, inventory) if mends else command("verify", names, inventory, row["concern"])
     return {
         **row,
         "names": names,
         "count": len(names),
         "wanted": _brief(row["expected"]),
         "found": _brief(row["observed"]),
-        "command": mend or again,
+        "command": line,
     }
 
 

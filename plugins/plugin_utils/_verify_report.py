@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -17,7 +18,8 @@ SCHEMA = 1
 KIND = "firsttouch.verify"
 # Exit codes of ansible-playbook firsttouch.host.verify.
 EXIT = {"pass": 0, "failed": 2, "unreachable": 4, "failed_and_unreachable": 2}
-_PLAIN_NAME = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_NAMED = 20
 # From bad to good: the status that stands for several.
 WORST = ("error", "fail", "warn", "not_evaluated", "pass", "not_applicable")
 
@@ -174,13 +176,12 @@ def problems(hosts: Sequence[Mapping[str, Any]], fail_on: Collection[str]) -> li
     )
 
 
-def command(action: str, host: str, inventory: Sequence[str], tags: str = "") -> str:
-    """A command line to copy that runs playbook ACTION on HOST; empty where HOST is more than a plain name.
-
-    A name with `:`, `*` or the like is a pattern to --limit, and a hostile one could be anything.
+def command(action: str, hosts: Sequence[str], inventory: Sequence[str], tags: str = "") -> str:
+    """A command line to copy that runs playbook ACTION on HOSTS; empty where they are too many to name, or one
+    has more than a plain name: with `:`, `*` or the like it is a pattern to --limit, and a hostile one anything.
     """
-    if not host or set(host) - _PLAIN_NAME or not host[0].isalnum():
+    if not 0 < len(hosts) <= _NAMED or not all(map(_PLAIN_NAME.fullmatch, hosts)):
         return ""
     words = ["ansible-playbook", *(word for source in inventory for word in ("-i", source))]
-    words += [f"firsttouch.host.{action}", "--limit", host, *(("--tags", tags) if tags else ())]
+    words += [f"firsttouch.host.{action}", "--limit", ",".join(hosts), *(("--tags", tags) if tags else ())]
     return shlex.join(words)

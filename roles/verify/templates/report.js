@@ -49,13 +49,12 @@
   const copyable = (text, what) => !text ? null : el("p", {class: "cmd"}, el("code", {}, text),
     el("button", {type: "button", class: "copy", "data-copy": text}, "Copy", el("span", {class: "vh"}, ` the command for ${what}`)));
 
-  const answer = (row, host) => el("article", {class: `problem edge-${row.status}`},
+  const answer = (row) => el("article", {class: `problem edge-${row.status}`},
     el("h3", {}, badge(row.status), el("span", {class: "id"}, row.id), el("span", {class: "muted layer"}, data.layers[row.layer] || row.layer)),
     el("dl", {},
       [["wanted", brief(row.expected)], ["found", brief(row.observed)], ["reason", row.reason], ["decided in", row.source]]
         .filter((pair) => pair[1]).map(([key, value]) => el("div", {class: key === "decided in" ? "where" : null}, el("dt", {}, key), el("dd", {}, el("code", {}, value))))),
-    row.remedy ? el("p", {class: "remedy"}, row.remedy) : null,
-    data.bad.includes(row.status) ? copyable(host.mend, row.id) : null);
+    row.remedy ? el("p", {class: "remedy"}, row.remedy) : null);
 
   // Sockets around nodes around cores around CPUs; a core with several threads is one outlined box.
   const topology = (view) => {
@@ -164,9 +163,11 @@
     return el("div", {class: "panel"},
       el("ul", {class: "facts-line"}, facts.map(([key, value]) => el("li", {}, el("span", {}, `${key} `), String(value)))),
       host.message ? el("p", {class: "remedy"}, host.message) : null,
-      open.map((row) => answer(row, host)),
+      open.map(answer),
       !open.length && view ? el("p", {}, "Everything that the plan asks for is as planned.") : null,
-      host.again ? [el("h3", {}, "Look again"), copyable(host.again, "another look at this host")] : null,
+      host.again ? el("div", {class: "pair"},
+        open.some((row) => data.bad.includes(row.status)) ? el("div", {}, el("h3", {}, "Bring it back to its plan"), copyable(host.mend, "provisioning")) : null,
+        el("div", {}, el("h3", {}, "Look again"), copyable(host.again, "verifying"))) : null,
       view ? [el("div", {class: "pair"},
           el("div", {}, el("h3", {}, "Sockets, nodes, CPUs"), topology(view)),
           el("div", {}, el("h3", {}, "Huge pages"), pools(view), el("h3", {}, "Distances between nodes"), distances(view))),

@@ -76,14 +76,15 @@ def test_problems_come_worst_first_with_their_hosts() -> None:
     assert made(verified("a", warn), fail_on=("warn",))["problems"][0]["fails"]
 
 
-def test_a_command_to_copy_is_for_that_host_only() -> None:
-    text = r.command("provision", "web-1.example.org", ["/srv/my hosts.yml"])
+def test_a_command_to_copy_is_for_those_hosts_only() -> None:
+    text = r.command("verify", ["web-1.example.org", "b"], ["/srv/my hosts.yml"], "boot")
     assert shlex.split(text) == [
         *("ansible-playbook", "-i", "/srv/my hosts.yml"),
-        *("firsttouch.host.provision", "--limit", "web-1.example.org"),
+        *("firsttouch.host.verify", "--limit", "web-1.example.org,b", "--tags", "boot"),
     ]
-    for name in (HOSTILE, "", "all:!x", "a,b", "@file", "-x", "web*", "~web", "a b", "$(id)", "été"):
-        assert r.command("provision", name, []) == ""
+    for name in (HOSTILE, "", "all:!x", "a,b", "@file", "-x", "web*", "~web", "a b", "$(id)", "a\n", "été"):
+        assert r.command("provision", ["good", name], []) == ""
+    assert r.command("provision", [], []) == "" == r.command("provision", ["a"] * 1000, [])
 
 
 def test_junit_tells_failures_errors_and_skips_apart() -> None:
