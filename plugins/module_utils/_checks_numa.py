@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from ._checks_host import Check, Context
+from ._intent import IntentError
 from ._numa_expect import ASSERTED, VARIABLE, judge_expected, read_expected
 from ._plan_numa import memory_bindable, trust_of
 from ._state import PLAN
@@ -63,6 +64,17 @@ def _trust(ctx: Context) -> Trust:
 
 def _asserted(ctx: Context) -> bool:
     return _expected(ctx).get("trust") == ASSERTED
+
+
+def trust_view(ctx: Context) -> dict[str, Any]:
+    """The verdict with all of its evidence, and the transport of the plan, for a report; whatever the plan is like."""
+    try:
+        expected = _expected(ctx)
+    except IntentError:
+        expected = {}
+    signs: Signs = ctx.keep("trust_signs", lambda: read_signs(ctx.root))
+    trust = trust_of(expected, _topology(ctx), signs)
+    return {**trust.as_dict(), "transport": dict(_planned(ctx, "transport")) or None}
 
 
 def check_expected(ctx: Context) -> Iterator[Result]:

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ._checks_host import Context
+from ._checks_numa import trust_view
 from ._cpulist import format_list
 from ._intent import SECTIONS, format_size
 from ._plan_document import significant
@@ -51,6 +52,7 @@ def host_view(ctx: Context) -> dict[str, Any]:
             }
             for node in topology.nodes
         ],
+        "trust": trust_view(ctx),
         "pools": _pools(ctx, topology),
         "warnings": [row["text"] for row in topology.warnings],
     }

@@ -188,6 +188,8 @@ host:
       C(warnings) about its topology; C(cpus) (C(online), C(offline), C(isolated), C(nohz_full)), C(sockets), C(cores)
       with more than one thread, C(nodes) with CPUs, memory and distances, and C(pools) with pages C(asked), C(got),
       C(free) and C(surplus) by size and node.
+    - C(trust) has the verdict about the topology with its evidence and C(co_scheduling), as
+      M(firsttouch.host.numa_topology_verify) returns it, and the C(transport) of the plan.
     - CPU lists are in the kernel's notation; null is what is not known.
   type: dict
   returned: always

@@ -60,6 +60,14 @@ def test_only_cores_with_several_threads_are_listed(tmp_path: Path) -> None:
     assert [row["distances"] for row in view["nodes"]] == [{"0": 10, "1": 21}, {"0": 21, "1": 10}]
 
 
+def test_the_verdict_about_the_topology_has_its_evidence(bare: Path, plan: dict[str, Any]) -> None:
+    trust = host_view(Context(plan, str(bare)))["trust"]
+    assert trust["verdict"] == plan["numa"]["trust"]["verdict"] and trust["words"] and trust["evidence"]
+    assert trust["transport"] == plan["transport"] and trust["asserted_by"] is None
+    broken = {"numa": {"expected": {"nodes": "many"}}, "transport": "shm"}
+    assert host_view(Context(broken, str(bare)))["trust"]["transport"] is None
+
+
 def test_an_empty_tree_is_not_known(tmp_path: Path) -> None:
     view = host_view(Context({}, str(tmp_path)))
     assert view["kernel"] is None and view["pools"] == [] and view["warnings"]
