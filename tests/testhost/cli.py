@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from types import FrameType
 
-from . import apt, ask, hosts, image, topology
+from . import apt, ask, hosts, image, supervisor, topology
 from .errors import HostError
 from .paths import cache_dir
 
@@ -287,6 +287,9 @@ def _on_signal(number: int, _frame: FrameType | None) -> None:
 
 def main(argv: list[str]) -> int:
     """Run one subcommand; returns the exit status."""
+    if argv[:1] == [supervisor.COMMAND]:
+        # Not for people: what `up` leaves behind.
+        return supervisor.supervise(Path(argv[1]), Path(argv[2]), argv[3:])
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _on_signal)
     args = _parser().parse_args(argv)

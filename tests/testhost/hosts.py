@@ -12,13 +12,14 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from . import image, probe, qemu, topology
+from . import image, probe, qemu, supervisor, topology
 from .errors import HostError
 from .paths import host_dir, hosts_dir
 
@@ -46,7 +47,8 @@ class UnreachableError(HostError):
 
 @dataclass(frozen=True)
 class Host:
-    """What state.json holds. ``pid`` is 0 until QEMU runs; ``started`` is its start time in clock ticks."""
+    """What state.json holds. ``pid`` is that of QEMU's supervisor, 0 until it runs; ``started`` is its start
+    time in clock ticks."""
 
     name: str
     release: str
@@ -75,7 +77,16 @@ class Host:
 
     @property
     def pid_file(self) -> Path:
+        return self.directory / "supervisor.pid"
+
+    @property
+    def guest_pid_file(self) -> Path:
+        """Holds the pid of QEMU while there is one; a reboot takes a new one."""
         return self.directory / "qemu.pid"
+
+    @property
+    def error_log(self) -> Path:
+        return self.directory / "qemu.err"
 
 
 def save(host: Host) -> None:
@@ -94,7 +105,7 @@ def _load(directory: Path) -> Host | None:
     except (ValueError, TypeError) as error:
         raise HostError(f"{directory}/state.json cannot be read ({error}); remove {directory}") from error
     if not host.pid:
-        # The start was interrupted before the pid was recorded; QEMU itself may have written it.
+        # The start was interrupted before the pid was recorded; the supervisor itself has written it.
         with contextlib.suppress(FileNotFoundError, ValueError):
             host = replace(host, pid=int(host.pid_file.read_text()))
     return host
@@ -128,7 +139,16 @@ def status_of(host: Host) -> str:
     """running, frozen (stopped by a signal) or dead."""
     if not is_running(host):
         return "dead"
-    return "frozen" if qemu.process_state(host.pid) in ("T", "t") else "running"
+    guest = guest_pid(host)
+    return "frozen" if guest and qemu.process_state(guest) in ("T", "t") else "running"
+
+
+def guest_pid(host: Host) -> int:
+    """The pid of the host's QEMU, 0 in the moment between two of them."""
+    try:
+        return int(host.guest_pid_file.read_text())
+    except FileNotFoundError:
+        return 0
 
 
 def ssh_argv(host: Host, command: list[str], connect_limit: int = 10) -> list[str]:
@@ -142,7 +162,7 @@ def ssh_argv(host: Host, command: list[str], connect_limit: int = 10) -> list[st
 def qemu_argv(host: Host, machine: topology.Topology) -> list[str]:
     """The whole command line of a host's QEMU."""
     argv = [qemu.find_tools(qemu.QEMU)[qemu.QEMU], *qemu.machine_args(host.accel)]
-    argv += ["-name", f"firsttouch-{host.name}", "-daemonize", "-pidfile", str(host.pid_file)]
+    argv += ["-name", f"firsttouch-{host.name}"]
     argv += topology.qemu_args(machine)
     argv += qemu.serial_args(host.serial_log) + qemu.disk_args(host.overlay, "qcow2")
     argv += ["-nic", f"user,model=virtio-net-pci,hostfwd=tcp:127.0.0.1:{host.port}-:22"]
@@ -155,28 +175,45 @@ def _launch(host: Host, machine: topology.Topology) -> Host:
     """Start QEMU; a port that was taken meanwhile is replaced."""
     error = ""
     for _ in range(_PORT_TRIES):
-        host.pid_file.unlink(missing_ok=True)
+        for path in (host.pid_file, host.guest_pid_file):
+            path.unlink(missing_ok=True)
         save(replace(host, pid=0, started=None))
-        # -daemonize returns once the guest runs, so errors of its arguments arrive here.
-        done = subprocess.run(
-            qemu_argv(host, machine),
-            check=False,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            start_new_session=True,
-        )
-        if done.returncode == 0:
-            pid = int(host.pid_file.read_text())
-            host = replace(host, pid=pid, started=qemu.start_time(pid))
-            save(host)
+        process = _start_supervisor(host, machine)
+        host = replace(host, pid=process.pid, started=qemu.start_time(process.pid))
+        save(host)
+        error = _await_guest(host, process)
+        if not error:
             return host
-        error = done.stderr.strip()
         if "host forwarding" not in error:
             break
         host = replace(host, port=qemu.free_port())
     raise HostError(f"{qemu.QEMU} did not start: {error}")
+
+
+def _start_supervisor(host: Host, machine: topology.Topology) -> subprocess.Popen[bytes]:
+    """The supervisor in a session of its own, with what it and QEMU complain about in a file."""
+    command = [sys.executable, str(Path(__file__).parent), supervisor.COMMAND]
+    with host.error_log.open("wb") as errors:
+        return subprocess.Popen(
+            [*command, str(host.pid_file), str(host.guest_pid_file), *qemu_argv(host, machine)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+            start_new_session=True,
+        )
+
+
+def _await_guest(host: Host, process: subprocess.Popen[bytes], limit: float = 60.0) -> str:
+    """"" once QEMU runs its guest, else what it said."""
+    deadline = time.monotonic() + limit
+    while not host.guest_pid_file.exists():
+        if process.poll() is not None:
+            return host.error_log.read_text(errors="replace").strip() or f"it ended with {process.returncode}"
+        if time.monotonic() > deadline:
+            qemu.stop(process.pid, host.started, str(host.pid_file))
+            return f"it was not ready within {limit:.0f} s"
+        time.sleep(0.05)
+    return ""
 
 
 def _new_overlay(host: Host) -> None:
@@ -330,12 +367,15 @@ def freeze(host: Host, milliseconds: int) -> float:
     milliseconds that it really took."""
     if not is_running(host):
         raise HostError(f"{host.name} is not running; start it again: testhost reset {host.name}")
+    guest = guest_pid(host)
+    if not guest:
+        raise HostError(f"{host.name} is between two boots; try again")
     begin = time.monotonic()
-    os.kill(host.pid, signal.SIGSTOP)
+    os.kill(guest, signal.SIGSTOP)
     try:
         time.sleep(milliseconds / 1000)
     finally:
-        os.kill(host.pid, signal.SIGCONT)
+        os.kill(guest, signal.SIGCONT)
     return (time.monotonic() - begin) * 1000
 
 

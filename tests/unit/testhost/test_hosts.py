@@ -7,6 +7,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from testhost import hosts, image, qemu, topology
 from testhost.errors import HostError
 from testhost.paths import host_dir
 
+TESTS = Path(__file__).resolve().parents[2]
 Eventually = Callable[[Callable[[], object]], None]
 
 
@@ -28,7 +30,10 @@ def make(name: str = "h", **fields: Any) -> hosts.Host:
 
 @contextlib.contextmanager
 def sleeper(marker: str = "x") -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen(["sh", "-c", "while :; do sleep 0.1; done", marker])
+    # It is not there before it says so: until exec the child still looks like this process.
+    script = "echo ready; while :; do sleep 0.1; done"
+    process = subprocess.Popen(["sh", "-c", script, marker], stdout=subprocess.PIPE)
+    assert process.stdout and process.stdout.readline() == b"ready\n"
     try:
         yield process
     finally:
@@ -91,6 +96,8 @@ def test_a_stopped_process_shows_as_frozen_and_can_be_ended(eventually: Eventual
     with sleeper() as process:
         host = make(pid=process.pid, started=qemu.start_time(process.pid))
         assert hosts.status_of(host) == "running"
+        host.guest_pid_file.write_text(f"{process.pid}\n")
+        assert hosts.status_of(host) == "running"
         process.send_signal(signal.SIGSTOP)
         eventually(lambda: hosts.status_of(host) == "frozen")
         assert hosts.down("h")
@@ -109,6 +116,9 @@ def test_a_process_that_ignores_sigterm_is_killed(tmp_path: Path, eventually: Ev
 def test_freeze_takes_its_time_and_lets_go(eventually: Eventually) -> None:
     with sleeper() as process:
         host = make(pid=process.pid, started=qemu.start_time(process.pid))
+        with pytest.raises(HostError, match="between two boots"):
+            hosts.freeze(host, 100)
+        host.guest_pid_file.write_text(f"{process.pid}\n")
         assert hosts.freeze(host, 100) >= 100
         eventually(lambda: hosts.status_of(host) == "running")
     with pytest.raises(HostError, match="not running"):
@@ -176,24 +186,71 @@ def test_a_host_that_fails_to_start_is_removed(monkeypatch: pytest.MonkeyPatch) 
     assert not host_dir("h").exists()
 
 
-def test_a_taken_port_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    host = make()
-    ports: list[int] = []
+# Stands in for QEMU and its monitor on stdio. $0 is this script; the boots so far are lines of $0.boots.
+_QEMU = """#!/bin/sh
+echo boot >>"$0.boots"
+read -r line || exit 9
+echo '{"return": {}}'
+case $(wc -l <"$0.boots") in
+1) reason=guest-reset ;;
+2) reason=guest-shutdown ;;
+esac
+test -e "$0.stay" && exec sleep 60
+echo '{"event": "SHUTDOWN", "data": {"guest": true, "reason": "'$reason'"}}'
+"""
 
-    def run(argv: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+
+@pytest.fixture
+def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    program = tmp_path / "qemu"
+    program.write_text(_QEMU)
+    program.chmod(0o755)
+    monkeypatch.setattr(hosts, "qemu_argv", lambda *_: [str(program)])
+    return program
+
+
+def test_a_guest_that_resets_gets_a_new_qemu_and_one_that_powers_off_does_not(stand_in: Path) -> None:
+    pids = stand_in.with_name("supervisor.pid"), stand_in.with_name("guest.pid")
+    command = [sys.executable, str(TESTS / "testhost"), "supervise", *map(str, pids), str(stand_in)]
+    assert subprocess.run(command, check=False, timeout=60).returncode == 0
+    assert stand_in.with_name("qemu.boots").read_text() == "boot\n" * 2
+    assert pids[0].exists()
+    assert not pids[1].exists()
+
+
+def test_the_end_of_a_supervisor_is_the_end_of_its_qemu(stand_in: Path, eventually: Eventually) -> None:
+    stand_in.with_name("qemu.stay").touch()
+    host = hosts._launch(make(), topology.get("two_node"))
+    assert hosts.is_running(host)
+    assert hosts.get("h") == host
+    guest = hosts.guest_pid(host)
+    assert qemu.process_state(guest) in "SR"
+    assert hosts.down("h")
+    eventually(lambda: qemu.start_time(guest) is None)
+
+
+def test_a_qemu_that_refuses_its_arguments_says_so(stand_in: Path) -> None:
+    stand_in.write_text("#!/bin/sh\necho no such CPU >&2\nexit 1\n")
+    with pytest.raises(HostError, match="no such CPU"):
+        hosts._launch(make(), topology.get("two_node"))
+
+
+def test_a_taken_port_is_replaced(stand_in: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ports: list[int] = []
+    stand_in.with_name("qemu.stay").touch()
+
+    def argv(host: hosts.Host, _machine: topology.Topology) -> list[str]:
         recorded = json.loads((host.directory / "state.json").read_text())
         ports.append(recorded["port"])
-        if len(ports) < 3:
-            return subprocess.CompletedProcess(argv, 1, "", "Could not set up host forwarding rule")
-        host.pid_file.write_text("1")
-        return subprocess.CompletedProcess(argv, 0, "", "")
+        taken = ["sh", "-c", "echo Could not set up host forwarding rule >&2; exit 1"]
+        return taken if len(ports) < 3 else [str(stand_in)]
 
-    monkeypatch.setattr(qemu, "find_tools", lambda *names: dict.fromkeys(names, "/bin/true"))
-    monkeypatch.setattr(subprocess, "run", run)
-    started = hosts._launch(host, topology.get("two_node"))
+    monkeypatch.setattr(hosts, "qemu_argv", argv)
+    started = hosts._launch(make(), topology.get("two_node"))
     assert len(set(ports)) == 3
     assert started.port == ports[-1]
     assert hosts.get("h") == started
+    assert hosts.down("h")
 
 
 @pytest.mark.parametrize("name", ["", "-x", "a b", "A", "../x", "x/y", ".lock"])
@@ -229,9 +286,8 @@ def test_the_command_line_of_a_host(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(qemu, "find_tools", lambda *names: {name: name for name in names})
     host = make()
     argv = hosts.qemu_argv(host, topology.get("two_node"))
-    assert "-daemonize" in argv
     assert f"user,model=virtio-net-pci,hostfwd=tcp:127.0.0.1:{host.port}-:22" in argv
-    assert str(host.pid_file) in argv
+    assert any(str(host.overlay) in word for word in argv)
     assert hosts.ssh_argv(host, ["echo", "x"])[-3:] == ["root@127.0.0.1", "echo", "x"]
 
 
