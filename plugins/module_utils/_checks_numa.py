@@ -29,8 +29,8 @@ _REASONS = {
 }
 _REMEDIES = {
     "hidden": (
-        "Let the hypervisor show the guest the nodes that it runs on, or vouch for what it shows with "
-        f"{VARIABLE}.trust: asserted."
+        "Let hypervisor or firmware show the nodes (virtual NUMA, no interleaving, no numa=off), or vouch for what is "
+        f"shown with {VARIABLE}.trust: asserted."
     ),
     "contradictory": (
         f"Correct what firmware or hypervisor tell of nodes, sockets and caches; {VARIABLE}.trust cannot settle it."

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ from ansible_collections.firsttouch.host.plugins.module_utils._trust import (
     assess,
 )
 from ansible_collections.firsttouch.host.plugins.module_utils._trust_signs import Signs, read_signs
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from plan_host import make_host
 from support import CASES, put, sysroot_from_tsv
 from test_recorded_hosts import OWN, unpack
@@ -254,6 +257,58 @@ def test_an_operator_may_vouch_but_not_for_contradictions(name: str) -> None:
         assert trust.asserted_by == "firsttouch_numa" and verdict in trust.words and "firsttouch_numa" in trust.words
     else:
         assert trust.asserted_by is None
+
+
+@st.composite
+def made_up(draw: st.DrawFn) -> tuple[Topology, Signs]:
+    """Any host of 12 CPUs: nodes, sockets and caches cut at any places, any kind of host, any signs."""
+
+    def cut() -> list[range]:
+        inner = draw(st.sets(st.integers(1, 11), max_size=4))
+        return spans(0, *sorted(inner), 12)
+
+    topology = host(
+        draw(st.sampled_from([METAL, UNTOLD, guest("kvm"), guest("vmware")])),
+        cut(),
+        draw(st.sampled_from([None, []])) if draw(st.booleans()) else cut(),
+        cut() if draw(st.booleans()) else [],
+        remote=draw(st.sampled_from([10, 20, 21])),
+        distances=draw(st.booleans()),
+        source=draw(st.sampled_from(["sysfs", "no_numa"])),
+    )
+    signs = Signs(
+        draw(st.sampled_from([None, EPYC_84, "AMD EPYC 7251 8-Core Processor", "QEMU"])),
+        draw(st.sampled_from([None, "GenuineIntel", "AuthenticAMD"])),
+        draw(st.sampled_from([None, 6])),
+        draw(st.sampled_from([None, 15, 143])),
+        draw(st.sampled_from([None, STATED, SILENT])),
+        draw(st.dictionaries(st.integers(-1, 5), st.integers(1, 3), max_size=2)),
+        draw(st.sampled_from([(), ("numa=off",), ("numa=fake=2",)])),
+    )
+    return topology, signs
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(made_up())
+def test_whatever_a_host_shows(shown: tuple[Topology, Signs]) -> None:
+    """An answer, never better than the rules allow; more evidence never makes it worse."""
+    topology, signs = shown
+    trust = assess(topology, signs)
+    assert trust.verdict in VERDICTS and trust.words and trust.asserted_by is None
+    if trust.verdict == "exposed":
+        assert topology.virtualization.bare_metal
+    if trust.co_scheduling.risk and topology.virtualization.bare_metal is False:
+        assert trust.verdict in ("hidden", "contradictory")
+    if topology.virtualization.bare_metal is None:
+        readings = {
+            assess(replace(topology, virtualization=kind), signs).verdict for kind in (METAL, guest("kvm"))
+        }
+        better = {"exposed": 2, "consistent": 1}
+        assert better.get(trust.verdict, 0) <= min(better.get(verdict, 0) for verdict in readings)
+    far = assess(topology, signs, measured={"ratio": 2.0, "source": "test"})
+    assert far.verdict in (trust.verdict, "exposed")
+    if far.verdict != trust.verdict:
+        assert trust.verdict == "consistent" and len(topology.ids("cpu")) > 1
 
 
 def test_what_cannot_be_read_nobody_can_vouch_for(tmp_path: Path) -> None:
