@@ -141,23 +141,32 @@ def make_plan(root: str, values: Mapping[str, str], restore: Mapping[str, str], 
     """
     before = read_text(root, FILE)
     if before is not None and before.split("\n", 1)[0].rstrip() != MARKER:
+        if not values:  # nothing of ours is there
+            return Plan(root, before, before)
         raise ThpError("foreign_file", f"{FILE} was not written by this module; move it away first", FILE)
     plan = Plan(root, before, render(values))
     if not live:
         return plan
-    gone = [name for name in ours(before) if name not in values]
-    wanted = {**{name: restore[name] for name in gone if name in restore}, **values}
-    plan.not_restored = [name for name in gone if name not in restore]
-    for name, value in wanted.items():
-        text = read_text(root, f"{DIRECTORY}/{name}")
-        offered, chosen = choices(text or "")
-        if value not in offered or chosen is None:
-            _unsupported(name, value, text)
-        plan.live[name] = str(chosen)
-        if chosen != value:
-            _check_writable(root, name)
-            plan.writes[name] = value
+    for name in (name for name in ours(before) if name not in values):
+        # What another kernel had, this one may not offer.
+        if not _plan_mode(plan, name, restore.get(name)):
+            plan.not_restored.append(name)
+    for name, value in values.items():
+        if not _plan_mode(plan, name, value):
+            _unsupported(name, value, read_text(root, f"{DIRECTORY}/{name}"))
     return plan
+
+
+def _plan_mode(plan: Plan, name: str, value: str | None) -> bool:
+    """Plan to set NAME to VALUE in the running kernel; False, and nothing planned, where it does not offer that."""
+    offered, chosen = choices(read_text(plan.root, f"{DIRECTORY}/{name}") or "")
+    if value not in offered or value is None or chosen is None:
+        return False
+    plan.live[name] = chosen
+    if chosen != value:
+        _check_writable(plan.root, name)
+        plan.writes[name] = value
+    return True
 
 
 def _unsupported(name: str, value: str, text: str | None) -> None:
@@ -187,10 +196,20 @@ def apply_plan(plan: Plan) -> None:
             _set(plan.root, name, value)
         if plan.before_text != plan.after_text:
             _write_file(plan)
-    except (ThpError, OSError):
-        for name in reversed(done):
-            _set(plan.root, name, plan.live[name])
+    except (ThpError, OSError) as exc:
+        left = [name for name in reversed(done) if not _put_back(plan, name)]
+        if left:
+            text = f"{exc}; and {', '.join(left)} could not be put back"
+            raise ThpError("not_undone", text, f"{DIRECTORY}/{left[0]}") from exc
         raise
+
+
+def _put_back(plan: Plan, name: str) -> bool:
+    try:
+        _set(plan.root, name, plan.live[name])
+    except (ThpError, OSError):
+        return False
+    return True
 
 
 def _set(root: str, name: str, value: str) -> None:

@@ -72,6 +72,27 @@ def test_what_goes_is_put_back(host: Path) -> None:
     assert run(host, {}, {"enabled": "always"}).changes == []
 
 
+def test_what_this_kernel_cannot_be_given_back_stops_nothing(host: Path) -> None:
+    run(host, {"enabled": "never"})
+    plan = run(host, {}, {"enabled": "sometimes"})
+    assert plan.not_restored == ["enabled"] and not (host / _thp.FILE[1:]).exists()
+
+
+def test_what_cannot_be_undone_is_said(host: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = _thp.make_plan(str(host), {"enabled": "never", "defrag": "never"}, {}, live=True)
+    real = _thp._write
+
+    def refuse(path: str, value: str) -> None:
+        if path.endswith("defrag") or value == "always":
+            raise OSError(errno.EPERM, "Operation not permitted", path)
+        real(path, value)
+
+    monkeypatch.setattr(_thp, "_write", refuse)
+    with pytest.raises(_thp.ThpError, match="enabled could not be put back") as info:
+        _thp.apply_plan(plan)
+    assert info.value.reason == "not_undone"
+
+
 def test_a_word_that_the_kernel_does_not_offer_changes_nothing(host: Path) -> None:
     with pytest.raises(_thp.ThpError, match="offers always madvise never") as info:
         run(host, {"defrag": "never", "enabled": "force"})

@@ -35,6 +35,7 @@ def test_a_foreign_file_is_refused_unchanged(tmp_path: Path) -> None:
     put(tmp_path, FILE, "w /sys/x - - - - 1\n")
     result = run_module("thp", {"values": {"enabled": "never"}, "sysroot": str(tmp_path)})
     assert result["failed"] and result["reason"] == "foreign_file" and result["file"] == FILE
+    assert not run_module("thp", {"sysroot": str(tmp_path)})["changed"], "nothing of ours is to go"
     assert files(tmp_path) == {FILE[1:]: "w /sys/x - - - - 1\n"}
 
 
