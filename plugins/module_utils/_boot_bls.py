@@ -9,10 +9,11 @@ from typing import Any
 from ._boot_backend import BACKUP_DIR, Backend
 from ._boot_carriers import Carrier, place
 from ._boot_edit import append_tokens, drop_tokens
+from ._boot_effect import token_key
 from ._boot_grubby import run_grubby
 from ._boot_grubcfg import loader_cmdline, read_grubcfg
 from ._boot_grubenv import line_of, read_grubenv, set_variable
-from ._boot_plan import BootPlan, FileChange, Request, check_line, guard, mark_ours
+from ._boot_plan import BootPlan, FileChange, FileWriter, Request, check_line, guard, mark_ours
 from ._boot_script_eval import Interpreter
 from ._boot_type1 import Type1, newest_first, parse, read_entries, with_options
 from ._boot_types import BootError, Entry, LineToken, Problem, Runner, Setting, Source
@@ -299,9 +300,12 @@ class BlsBackend(Backend):
         writer = self.writer()
         try:
             if plan.extra and self.live:
-                for path in [GRUBENV, DEFAULT, KERNEL_CMDLINE, *(raw.path for raw in self.raw)]:
+                paths = [GRUBENV, DEFAULT, KERNEL_CMDLINE, *(raw.path for raw in self.raw)]
+                before = {path: read_text(self.root, path) for path in paths}
+                for path in paths:
                     writer.watch(path)
                 run_grubby(self.root, plan, run)
+                self._tidy(plan, before, writer)
                 self._read_back(plan)
             for change in [*plan.writes, *plan.files]:
                 writer.write(change)
@@ -309,6 +313,29 @@ class BlsBackend(Backend):
             writer.undo()
             raise
         return {"generated": bool(plan.extra), "backup": None, "line": plan.line}
+
+    def _tidy(self, plan: BootPlan, before: dict[str, str | None], writer: FileWriter) -> None:
+        """Take back what grubby does besides what it was asked for.
+
+        It writes the values of variables such as $tuned_params into the entries in the place of their names, or
+        $kernelopts in the place of the same words; it makes kernelopts where there was none, moves arguments that
+        were right already, and edits /etc/kernel/cmdline and lines of /etc/default/grub that only begin alike.
+        """
+        now = BlsBackend(self.root, self.live)
+        planned = {row["resource"][len("file:") :]: row["after"] for row in plan.extra}
+        for path, text in before.items():
+            if path not in planned:
+                if read_text(self.root, path) != text:
+                    writer.write(FileChange(path, None, text))
+                continue
+            old = next((raw for raw in self.raw if raw.path == path), None)
+            new = next((raw for raw in now.raw if raw.path == path), None)
+            if old is None or new is None:
+                continue
+            texts = [token.text for token in split(planned[path])]
+            left = [token.text for token in new.tokens]
+            if left != texts and _expanded(left, now.env) == _by_grubby(texts, plan.request, self.env):
+                writer.write(FileChange(path, new.text, with_options(old, texts)))
 
     def _read_back(self, plan: BootPlan) -> None:
         """Raise unless every entry and the environment block hold exactly what was planned."""
@@ -338,6 +365,23 @@ def with_tokens(configured: list[LineToken], request: Request) -> list[str]:
     """The texts of CONFIGURED without ours, and then those asked for."""
     rest = [t.text for t in mark_ours(configured, request.owned) if not t.ours]
     return [*(text for text in rest if text not in request.tokens), *request.tokens]
+
+
+def _expanded(texts: list[str], env: dict[str, str]) -> list[str]:
+    """TEXTS as grubby reads them: `$name` is what the environment block says, if it says anything."""
+    words: list[str] = []
+    for text in texts:
+        value = env.get(text[1:], "") if text.startswith("$") else ""
+        words += [token.text for token in split(value)] or [text]
+    return words
+
+
+def _by_grubby(texts: list[str], request: Request, env: dict[str, str]) -> list[str]:
+    """What grubby makes of an entry that is to hold TEXTS: variables first, then it drops the keys of ours."""
+    ours = [text for text in texts if text in request.tokens]
+    keys = {token_key(text) for text in request.tokens}
+    rest = _expanded([text for text in texts if text not in request.tokens], env)
+    return [*(text for text in rest if token_key(text) not in keys), *ours]
 
 
 def _uses(raw: Type1, variable: str) -> bool:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run grubby once with all tokens.
 
-`grubby --args` drops every argument with one of the given keys and then appends in the order given;
-`--update-kernel=ALL` also rewrites GRUB_CMDLINE_LINUX with sed, so the caller writes /etc/default/grub and
-/etc/kernel/cmdline itself afterwards.
+`grubby --args` drops every argument with one of the given keys and then appends in the order given; with
+`--update-kernel=ALL` it also rewrites lines of /etc/default/grub with sed, and newer ones /etc/kernel/cmdline. The
+caller puts right afterwards what it does besides, and reads everything back.
 """
 
 from __future__ import annotations

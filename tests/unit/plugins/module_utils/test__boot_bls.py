@@ -57,11 +57,60 @@ def test_one_call_carries_all_tokens_and_the_next_kernel_inherits(age: str, tmp_
     assert not (root / CREATED).exists()
 
 
-def test_second_run_and_removal(tmp_path: Path) -> None:
+AGES = ["", "plain", "el8", "new"]
+
+
+@pytest.mark.parametrize("age", AGES)
+def test_what_grubby_does_besides_is_taken_back(age: str, tmp_path: Path) -> None:
+    """It writes the values of variables into entries, makes kernelopts, and edits lines that only begin alike."""
+    root = rhel(tmp_path)
+    rows = (root / DEFAULT).read_text().splitlines()
+    others = ['GRUB_CMDLINE_LINUX_DEFAULT="splash"', 'GRUB_CMDLINE_LINUX_RECOVERY="single"']
+    (root / DEFAULT).write_text("\n".join([*rows, *others]) + "\n")
+    block = (root / "boot/grub2/grubenv").read_bytes()
+    predicted = run_live(root, None, check=True, tokens=WANT, keys=KEYS, owned=[])
+    assert run_live(root, StandInGrubby(root, age), tokens=WANT, keys=KEYS, owned=[]) == predicted
+    for path in (root / "boot/loader/entries").glob("*el9*.conf"):
+        assert f"quiet $tuned_params {' '.join(WANT)}\n" in path.read_text()
+    assert (root / "boot/grub2/grubenv").read_bytes() == block
+    now = (root / DEFAULT).read_text().splitlines()
+    assert [row for row in now if "LINUX=" not in row] == [r for r in [*rows, *others] if "LINUX=" not in r]
+    assert (root / CMDLINE).read_text().count("hugepages=1024") == 1
+
+
+@pytest.mark.parametrize("age", AGES)
+def test_places_that_are_right_already_stay_as_they_are(age: str, tmp_path: Path) -> None:
+    """grubby changes all entries at once, and moves the arguments of those that have them."""
+    root = rhel(tmp_path)
+    run_live(root, StandInGrubby(root), tokens=WANT, keys=KEYS, owned=[])
+    wanted = hashes(root)
+    path = next((root / "boot/loader/entries").glob("*427.9.1*"))
+    path.write_text(path.read_text().replace(f" {' '.join(WANT)}", ""))
+    (root / CMDLINE).write_text((root / CMDLINE).read_text().replace(" rhgb", "").rstrip("\n"))
+    kept = hashes(root)[CMDLINE]
+    result: Any = run_live(root, StandInGrubby(root, age), tokens=WANT, keys=KEYS, owned=WANT)
+    assert [row["resource"] for row in result["changes"]] == [f"file:/{path.relative_to(root)}"]
+    assert hashes(root) == {**wanted, CMDLINE: kept}
+
+
+def test_the_values_of_a_variable_that_have_our_keys_stay_where_they_are(tmp_path: Path) -> None:
+    """tuned asks for the same: grubby would take it out of the values that it writes into the entry."""
+    root = rhel(tmp_path)
+    block = root / "boot/grub2/grubenv"
+    block.write_text(block.read_text().replace("tuned_params=", "tuned_params=rcu_nocbs=1 ")[:1024])
+    before = block.read_bytes()
+    run_live(root, StandInGrubby(root), tokens=["rcu_nocbs=1"], keys=["rcu_nocbs"], owned=[])
+    for name, line in lines(root).items():
+        assert line.split()[-3:] == ["rcu_nocbs=1", "skew_tick=1", "rcu_nocbs=1"] or "rescue" in name
+    assert block.read_bytes() == before
+
+
+@pytest.mark.parametrize("age", AGES)
+def test_second_run_and_removal(age: str, tmp_path: Path) -> None:
     root = rhel(tmp_path)
     before = hashes(root)
-    run_live(root, StandInGrubby(root), tokens=WANT, keys=KEYS, owned=[])
-    run = StandInGrubby(root)
+    run_live(root, StandInGrubby(root, age), tokens=WANT, keys=KEYS, owned=[])
+    run = StandInGrubby(root, age)
     assert not run_live(root, run, tokens=WANT, keys=KEYS, owned=WANT)["changed"] and not run.runs
     result = run_live(root, run, state="absent", tokens=[], keys=KEYS, owned=WANT)
     assert result["changed"] and not result["reboot_due"]
