@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Callable
 from typing import Any
 
-from firsttouch.errors import UnsupportedError, WeightsError
+from firsttouch.errors import ArgumentError, UnsupportedError
 
 # In the order of preference for finding damage; sha256 and blake3 also stand against intent.
 NAMES = ("xxh3", "crc32", "sha256", "blake3", "none")
@@ -21,10 +21,10 @@ WIDTHS = {"xxh3": 32, "crc32": 8, "sha256": 64, "blake3": 64, "none": 0}
 def resolve(name: str) -> tuple[str, str]:
     """The checksum to use for NAME, and a warning when it is not NAME: xxh3 without its library becomes crc32.
 
-    Raises UnsupportedError for a library that is missing, WeightsError for a name that is not known.
+    Raises UnsupportedError for a library that is missing, ArgumentError for a name that is not known.
     """
     if name not in NAMES:
-        raise WeightsError(f"no checksum {name!r}", hint=f"there are {', '.join(NAMES)}")
+        raise ArgumentError(f"no checksum {name!r}", hint=f"there are {', '.join(NAMES)}")
     if name == "xxh3" and _module("xxhash") is None:
         return "crc32", "checksum crc32, because xxhash is not installed"
     if name == "blake3" and _module("blake3") is None:

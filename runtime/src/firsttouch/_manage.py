@@ -14,7 +14,7 @@ from firsttouch import _checksums, _image, _loader, _pool, _sources, _store
 from firsttouch._image import Layout
 from firsttouch._pool import Facts, Placement
 from firsttouch._sources import Model
-from firsttouch.errors import AlreadyLoadedError, FirstTouchError, LoaderBusyError, WeightsError
+from firsttouch.errors import AlreadyLoadedError, ArgumentError, FirstTouchError, LoaderBusyError
 
 Fallback = Literal["tmpfs-huge"]
 StrPath = str | os.PathLike[str]
@@ -164,18 +164,18 @@ def _request(
     found = _sources.read_model(model)
     name = name or found.name
     if not _image.is_model_name(name):
-        raise WeightsError(f"{name[:100]!a} cannot name a model", hint=_NAME_HINT)
+        raise ArgumentError(f"{name[:100]!a} cannot name a model", hint=_NAME_HINT)
     placement, replicas = _placement(policy, tuple(nodes))
     try:
         page_bytes = _pool.parse_bytes(page)
     except ValueError as error:
-        raise WeightsError(str(error)) from error
+        raise ArgumentError(str(error)) from error
     mount = _pool.find_mount(directory, page_bytes)
     request = _Request(found, name, mount, placement, replicas, _header_warnings(found))
     if fallback is None:
         return request
     if fallback != "tmpfs-huge":
-        raise WeightsError(f"no fallback {fallback!r}", hint="there is tmpfs-huge")
+        raise ArgumentError(f"no fallback {fallback!r}", hint="there is tmpfs-huge")
     problem = _plan_of(request, _loader.layout_for(found, page_bytes)).problem
     if problem is None:
         return request
@@ -187,11 +187,11 @@ def _request(
 def _placement(policy: str, nodes: tuple[int, ...]) -> tuple[Placement, tuple[int, ...]]:
     """The placement of one image, and the nodes that get one each."""
     if policy not in ("any", "bind", "interleave", "prefer", "replicate"):
-        raise WeightsError(f"no policy {policy!r}", hint="there are any, bind, interleave, prefer and replicate")
+        raise ArgumentError(f"no policy {policy!r}", hint="there are any, bind, interleave, prefer and replicate")
     if (policy == "any") != (not nodes) or len(set(nodes)) != len(nodes):
-        raise WeightsError(f"policy {policy} and the nodes {list(nodes)} do not go together")
+        raise ArgumentError(f"policy {policy} and the nodes {list(nodes)} do not go together")
     if policy == "prefer" and len(nodes) != 1:
-        raise WeightsError(f"policy prefer takes one node, not {list(nodes)}")
+        raise ArgumentError(f"policy prefer takes one node, not {list(nodes)}")
     if policy == "replicate":
         return Placement("bind", nodes[:1]), nodes
     return Placement(cast(_pool.Mode, policy), nodes), ()
@@ -327,11 +327,11 @@ def _expected(model: Model, expect: str | Mapping[str, str] | None) -> dict[str,
     names = [source.name for source in model.sources]
     if isinstance(expect, str):
         if len(names) != 1:
-            raise WeightsError(f"the model has {len(names)} files", hint="give the digest of each: NAME=sha256:HEX")
+            raise ArgumentError(f"the model has {len(names)} files", hint="give the digest of each: NAME=sha256:HEX")
         return {names[0]: expect}
     unknown = sorted(set(expect) - set(names))
     if unknown:
-        raise WeightsError(f"no file {unknown[0]!a} in the model", facts={"files": names})
+        raise ArgumentError(f"no file {unknown[0]!a} in the model", facts={"files": names})
     return dict(expect)
 
 

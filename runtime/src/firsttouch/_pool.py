@@ -220,9 +220,13 @@ def read_limits(page_bytes: int, root: str = "/") -> tuple[Limit, ...]:
         for high, used in (("max", "current"), ("rsvd.max", "rsvd.current"), *_V1_FILES):
             file = folder / f"hugetlb.{size}.{high}"
             try:
-                text, now = file.read_text().strip(), _count(folder / f"hugetlb.{size}.{used}")
+                text = file.read_text().strip()
             except OSError:
                 continue
+            try:
+                now = _count(folder / f"hugetlb.{size}.{used}")
+            except OSError:
+                now = 0  # a limit without a counter is a limit still
             if text != "max" and int(text) < _NO_LIMIT:
                 found.append(Limit(str(file), int(text) // page_bytes, now // page_bytes))
     return tuple(found)
@@ -310,9 +314,13 @@ def _check_nodes(need: int, facts: Facts, placement: Placement) -> None:
     have = ", ".join(
         f"node {node} {nodes[node]} free" if node in nodes else f"no node {node}" for node in placement.nodes
     )
+    hint = f"the nodes with a pool here: {', '.join(map(str, nodes)) or 'none'}"
+    if nodes.keys() >= set(placement.nodes):
+        node = min(short or placement.nodes)
+        hint = _grow_hint(wanted[node] or need - together + nodes[node], facts, node)
     raise NodeExhaustedError(
         f"{need} pages of {size_text(facts.pool.page_bytes)} are needed by {placement.mode}: {have}",
-        hint=_grow_hint(need, facts, min(short or placement.nodes)),
+        hint=hint,
         facts={"need": need, "placement": asdict(placement), **facts.as_dict()},
     )
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from firsttouch import _checksums, _image, _loader, _mapped, _pool, _safetensors, _store, _views
 from firsttouch._image import Layout, Tensor
 from firsttouch._pool import Placement
-from firsttouch.errors import ChecksumMismatchError, NotReadyError, WeightsError
+from firsttouch.errors import ArgumentError, ChecksumMismatchError, NotReadyError
 
 StrPath = str | os.PathLike[str]
 
@@ -251,10 +251,10 @@ class SafeOpen:
 
     def __init__(self, filename: StrPath, framework: str, device: Any = "cpu", *, directory: str | None = None) -> None:
         if framework not in ("np", "numpy", "pt", "torch", "pytorch"):
-            raise WeightsError(f"no framework {framework!r}", hint="there are np and pt")
+            raise ArgumentError(f"no framework {framework!r}", hint="there are np and pt")
         self._numpy = framework in ("np", "numpy")
         if self._numpy and str(device) != "cpu":
-            raise WeightsError(f"numpy has no device {device!r}")
+            raise ArgumentError(f"numpy has no device {device!r}")
         if not self._numpy:
             _views.torch_module()
         self._device = device

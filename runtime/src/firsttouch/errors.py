@@ -131,6 +131,13 @@ class WeightsError(FirstTouchError):
     exit_status = 9
 
 
+class ArgumentError(WeightsError, ValueError):
+    """Raised for an argument that makes no sense, before anything is looked at."""
+
+    code = "argument"
+    exit_status = 2
+
+
 class PoolTooSmallError(WeightsError):
     """Raised when the pool of huge pages has too few free ones; facts has need, free, reserved, nodes, in pages."""
 
