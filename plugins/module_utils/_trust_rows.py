@@ -22,10 +22,13 @@ _CONFLICTS = {
     "l3_sets_disagree": f"{CPU_DIR}/cpu*/cache/index*/shared_cpu_list",
     "package_sets_disagree": f"{CPU_DIR}/cpu*/topology/package_cpus_list",
     "lscpu_disagrees_with_itself": "lscpu",
+    "numactl_disagrees_with_itself": "numactl",
     "lscpu_disagrees_with_sysfs": "lscpu",
     "numactl_disagrees_with_sysfs": "numactl",
     "lscpu_disagrees_with_numactl": "lscpu",
 }
+# Warnings that are told elsewhere, or that say nothing about nodes.
+_TOLD = ("node_memory_disagrees", "no_sysfs", "unreadable", "flat_distances")
 _L3 = f"{CPU_DIR}/cpu*/cache/index3/shared_cpu_list"
 _PACKAGE = f"{CPU_DIR}/cpu*/topology/physical_package_id"
 _DISTANCE = f"{NODE_DIR}/node*/distance"
@@ -53,7 +56,9 @@ def remarks(topology: Topology, signs: Signs) -> Iterator[Evidence]:
     yield from _distances(topology)
     yield from _memory(topology)
     yield from _devices(topology, signs)
+    yield from _firmware(topology, signs)
     yield from _hot_add(topology)
+    yield from _oddities(topology)
 
 
 def contradictions(topology: Topology, signs: Signs, *, guest: bool) -> Iterator[Evidence]:
@@ -89,7 +94,8 @@ def _sockets(topology: Topology) -> Evidence:
     if not count:
         return Evidence(source, "sockets are not known", "nothing")
     text = f"{_some(count, 'socket')}, {_some(nodes, 'node')} with CPUs"
-    if packages and count > 1 and all(package.cores == 1 for package in packages):
+    guest = not topology.virtualization.bare_metal
+    if guest and packages and count > 1 and all(package.cores == 1 for package in packages):
         return Evidence(source, f"{text}; one core each, a hypervisor's default, which says nothing", "nothing")
     if nodes < 2:
         return Evidence(source, text, "hidden" if count > 1 else "nothing")
@@ -141,6 +147,19 @@ def _devices(topology: Topology, signs: Signs) -> Iterator[Evidence]:
     else:
         text = f"devices at {_some(len(known), 'node')}: {format_list(known)}"
         yield Evidence(source, text, "consistent" if len(known) > 1 else "nothing")
+
+
+def _firmware(topology: Topology, signs: Signs) -> Iterator[Evidence]:
+    if signs.acpi is not None and len(topology.nodes) > 1 and "SRAT" in signs.acpi:
+        slit = "with" if "SLIT" in signs.acpi else "without"
+        yield Evidence(ACPI_DIR, f"the firmware names the nodes (SRAT), {slit} distances (SLIT)", "consistent")
+
+
+def _oddities(topology: Topology) -> Iterator[Evidence]:
+    """What the reader of the topology found odd, and what does not decide anything."""
+    for row in topology.warnings:
+        if row["reason"] not in _CONFLICTS and row["reason"] not in _TOLD:
+            yield Evidence(f"{NODE_DIR} or {CPU_DIR}", row["text"], "nothing")
 
 
 def _hot_add(topology: Topology) -> Iterator[Evidence]:

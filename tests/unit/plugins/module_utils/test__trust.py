@@ -409,6 +409,25 @@ def verdict_of(root: Path) -> Trust:
     return trust
 
 
+def test_all_that_was_seen_is_evidence() -> None:
+    odd = {"reason": "distances_asymmetric", "text": "a distance differs from the one in the other direction"}
+    topology = host(guest("kvm"), *TWO, memory={1: 0}, warnings=[odd], possible=range(128))
+    trust = assess(topology, Signs("QEMU", acpi=STATED, pci={0: 3, 1: 2, -1: 1}))
+    seen = {row.source: (row.seen, row.points) for row in trust.evidence}
+    node, cpu = "/sys/devices/system/node", "/sys/devices/system/cpu"
+    assert seen == {
+        "/sys/class/dmi/id/sys_vendor": ("kvm (kvm)", "guest"),
+        f"{node}/online": ("2 nodes, 2 with CPUs", "consistent"),
+        f"{cpu}/cpu*/topology/physical_package_id": ("2 sockets, 2 nodes with CPUs", "consistent"),
+        f"{cpu}/cpu*/cache/index3/shared_cpu_list": ("2 level 3 caches, 2 nodes with CPUs", "consistent"),
+        f"{node}/node*/distance": ("distances 10, 21", "consistent"),
+        f"{node}/node*/meminfo": ("nodes 1 have CPUs and no memory", "nothing"),
+        "/sys/bus/pci/devices/*/numa_node": ("devices at 2 nodes: 0-1", "consistent"),
+        "/sys/firmware/acpi/tables": ("the firmware names the nodes (SRAT), with distances (SLIT)", "consistent"),
+        f"{node} or {cpu}": (odd["text"], "nothing"),
+    }
+
+
 def test_signs(tmp_path: Path) -> None:
     cpuinfo = f"processor\t: 0\nvendor_id\t: AuthenticAMD\ncpu family\t: 25\nmodel\t\t: 17\nmodel name\t: {EPYC_84}\n"
     put(tmp_path, "/proc/cpuinfo", cpuinfo)
