@@ -59,8 +59,7 @@ def handle(batch: Batch) -> None:
 
 
 def serve(server: InferenceServer) -> None:
-    """Serve until SIGTERM."""
-    signal.signal(signal.SIGTERM, lambda *_: server.stop())
+    """Serve until stopped."""
     for batch in server.batches():
         try:
             handle(batch)
@@ -105,6 +104,7 @@ def served(
     def run() -> None:
         os.close(reader)
         with InferenceServer(address, schema, options=options, max_batch=max_batch) as server:
+            signal.signal(signal.SIGTERM, lambda *_: server.stop())
             os.write(writer, server.addresses[0].encode())
             os.close(writer)
             serve(server)

@@ -10,7 +10,7 @@ import time
 
 from firsttouch import _linux, _shm
 from firsttouch._lanes import LANE, at, check_geometry, lane_parts, reply_meta_room
-from firsttouch._sockets import connect_unix, read_control
+from firsttouch._sockets import connect_unix, greet
 from firsttouch._transport import READABLE, Address, Lane, Link
 from firsttouch._waiting import SPIN_NS, Fence, fence, hush, ring
 from firsttouch._wire import Hello, Kind, Schema, control_frame, parse_welcome
@@ -135,8 +135,7 @@ class ShmLink(Link):
 
     def _attach(self, hello: Hello) -> None:
         """Shake hands, map, and make the lanes."""
-        self._sock.sendall(control_frame(Kind.HELLO, hello))
-        header, payload = read_control(self._sock, self._fds)
+        header, payload = greet(self._sock, control_frame(Kind.HELLO, hello), self._fds)
         welcome = parse_welcome(header, payload)
         lanes, told = welcome.lanes, welcome.geometry
         if told is None or len(self._fds) != 1 + 2 * len(lanes):

@@ -125,6 +125,14 @@ def connect_error(address: Address, error: OSError) -> BrokenError | RefusedErro
     return BrokenError(f"nobody serves {address}: {error.strerror or error}", facts={"errno": error.errno})
 
 
+def greet(sock: socket.socket, frame: bytes, fds: list[int] | None = None) -> tuple[Header, bytes]:
+    """Send the greeting FRAME and read what comes back. Raises as read_control() does."""
+    # A server that refuses this user has hung up already; what it said is there to be read.
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        sock.sendall(frame)
+    return read_control(sock, fds)
+
+
 def read_control(sock: socket.socket, fds: list[int] | None = None) -> tuple[Header, bytes]:
     """One frame of the handshake from a socket with a timeout; descriptors that come along are added to FDS.
 

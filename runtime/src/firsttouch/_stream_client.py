@@ -12,7 +12,7 @@ import time
 
 from firsttouch import _linux
 from firsttouch._lanes import reply_meta_room
-from firsttouch._sockets import connect_error, connect_unix, read_control
+from firsttouch._sockets import connect_error, connect_unix, greet
 from firsttouch._stream import WOULD_BLOCK, Frame, tune
 from firsttouch._tls import Tls, context_for
 from firsttouch._transport import READABLE, WRITABLE, Address, Lane, Link
@@ -179,11 +179,7 @@ class StreamLink(Link):
         """One more connection."""
         sock = _connect(self.address, seconds, context)
         try:
-            try:
-                sock.sendall(control_frame(Kind.HELLO, hello))
-            except OSError as error:
-                raise connect_error(self.address, error) from error
-            header, payload = read_control(sock)
+            header, payload = greet(sock, control_frame(Kind.HELLO, hello))
             welcome = parse_welcome(header, payload)
             schema = Schema.parse(welcome.schema)
             if self.lanes and schema.digest != self.schema.digest:
