@@ -99,8 +99,8 @@ node_results:
       hint: restart the kubelet, it reads the pools only when it starts; reserve them before that
 pod_results:
   description:
-    - A row per pod, with C(name), C(verdict) and C(findings), each of these with C(reason), C(where), C(text),
-      C(hint). Reasons are V(needs_cpu_or_memory), V(not_whole_pages), V(request_differs_from_limit),
+    - A row per pod, with C(name), C(verdict), C(reason) (of the first finding) and C(findings), each of these
+      with C(reason), C(where), C(text), C(hint). Reasons are V(needs_cpu_or_memory), V(not_whole_pages), V(request_differs_from_limit),
       V(bad_quantity), V(no_spec).
   returned: always
   type: list
@@ -130,7 +130,8 @@ def pod_row(pod):
     """What is wrong with one pod."""
     findings = [finding.as_dict() for finding in check_pod(pod)]
     name = str((pod.get("metadata") or {}).get("name") or "")
-    return {"name": name, "verdict": "fail" if findings else "pass", "findings": findings}
+    reason = findings[0]["reason"] if findings else None
+    return {"name": name, "verdict": "fail" if findings else "pass", "reason": reason, "findings": findings}
 
 
 def node_rows(params):
@@ -141,6 +142,15 @@ def node_rows(params):
     elif params["pods_on_node"]:
         used = requested(params["pods"])
     return judge_node(capacity_of(params["node"]), used, read_pools(params["sysroot"]))
+
+
+def worst(rows):
+    """(verdict, reason) of ROWS together."""
+    for verdict in ("fail", "not_evaluated"):
+        for row in rows:
+            if row["verdict"] == verdict:
+                return verdict, row["reason"]
+    return ("pass", None) if rows else ("not_evaluated", "nothing_given")
 
 
 def main():
@@ -156,22 +166,15 @@ def main():
         supports_check_mode=True,
     )
     pods = [pod_row(pod) for pod in module.params["pods"]]
-    result = {"changed": False, "pod_results": pods}
-    rows = [
-        {"verdict": "fail", "reason": finding["reason"]} for pod in pods for finding in pod["findings"]
-    ] + [{"verdict": "pass", "reason": None} for pod in pods if not pod["findings"]]
+    result = {"pod_results": pods}
+    nodes = []
     if module.params["node"] is not None:
         try:
-            result["node_results"] = node_rows(module.params)
+            nodes = result["node_results"] = node_rows(module.params)
         except ValueError as exc:
             module.fail_json(msg=str(exc), reason="bad_quantity")
-        rows += result["node_results"]
-    worst = next((row for kind in ("fail", "not_evaluated") for row in rows if row["verdict"] == kind), None)
-    if not rows:
-        worst = {"verdict": "not_evaluated", "reason": "nothing_given"}
-    result["verdict"] = worst["verdict"] if worst else "pass"
-    result["reason"] = worst["reason"] if worst else None
-    module.exit_json(**result)
+    verdict, reason = worst([*pods, *nodes])
+    module.exit_json(changed=False, verdict=verdict, reason=reason, **result)
 
 
 if __name__ == "__main__":

@@ -52,7 +52,7 @@ def containers(*sizes: str) -> list[dict[str, Any]]:
 
 
 def test_init_containers_count_where_they_need_more() -> None:
-    pods = [
+    pods: list[dict[str, Any]] = [
         {"spec": {"containers": containers("2Mi", "4Mi"), "initContainers": containers("8Mi", "2Mi")}},
         {"spec": {"containers": containers("10Mi")}},
         {"spec": {"containers": containers("10Mi")}, "status": {"phase": "Failed"}},
