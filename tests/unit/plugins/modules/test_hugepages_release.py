@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.firsttouch.host.plugins.module_utils import _hugepages_release, _systemd
+from ansible_collections.firsttouch.host.plugins.module_utils._tree import Tree
 from plan_host import make_host, plan, record
 from support import put, run_module
 
@@ -174,7 +175,7 @@ def test_check_mode_knows_what_files_in_the_mounts_hold(tmp_path: Path) -> None:
 
 def test_a_kernel_that_does_otherwise_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = host(tmp_path)
-    monkeypatch.setattr(_hugepages_release.Tree, "number", lambda *_: 7)
+    monkeypatch.setattr(Tree, "number", lambda *_: 7)
     steps = _hugepages_release.apply_release(
         str(root), [_hugepages_release.Step(2048, 0, 300, 0, 0, write=0)]
     )
