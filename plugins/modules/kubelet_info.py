@@ -100,8 +100,9 @@ node_results:
 pod_results:
   description:
     - A row per pod, with C(name), C(verdict), C(reason) (of the first finding) and C(findings), each of these
-      with C(reason), C(where), C(text), C(hint). Reasons are V(needs_cpu_or_memory), V(not_whole_pages), V(request_differs_from_limit),
-      V(bad_quantity), V(no_spec).
+      with C(reason), C(where), C(text), C(hint).
+    - Reasons are V(needs_cpu_or_memory), V(not_whole_pages), V(request_differs_from_limit), V(bad_quantity),
+      V(no_spec).
   returned: always
   type: list
   elements: dict
