@@ -186,6 +186,8 @@ predicted:
     - What the kernel makes of the lines RV(ignore:running), RV(ignore:next_boot) and RV(ignore:configured),
       null where there is no line.
     - Pools per size and node, isolation domains as CPU lists, memory in bytes, and its complaints.
+    - Where a line lifts a limit on the CPUs that the running kernel was started with, such as C(nr_cpus=), and nothing
+      shows how many there are, the CPUs that can be are empty and the warning C(cpu_count_unknown) says so.
   returned: always
   type: dict
 problems:
