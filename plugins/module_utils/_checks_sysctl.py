@@ -8,6 +8,7 @@ from typing import Any
 
 from . import _services, _sysctl, _sysctl_foreign, _sysctl_judge, _watermark
 from ._checks_host import EXTRA_FREE, HUGEPAGES, NUMA_BALANCING, RT_RUNTIME, VM_SYSCTLS, Check, Context
+from ._checks_units import link_target
 from ._verdict import Result, judge, skipped
 
 DROPIN = "/etc/sysctl.d/zz-firsttouch.conf"
@@ -129,7 +130,12 @@ def check_winner(ctx: Context) -> Iterator[Result]:
         boot = _sysctl_judge.effect(files, slash)
         last = boot.zeroed_by or boot.by
         reason = "counterpart_set" if boot.zeroed_by else "overridden_by" if last else "not_configured"
+        source = _at(last) if last else DROPIN
         remedy = f"Take the line out of that file: {variable} owns {key}."
+        if reason == "not_configured":
+            remedy = f"Run provision with {variable}: no file sets {key}."
+            if link_target(ctx, DROPIN) is not None:
+                reason, remedy = "masked", f"Delete that link, then run provision with {variable}: it hides our file."
         yield judge(
             identity,
             "next_boot",
@@ -137,8 +143,8 @@ def check_winner(ctx: Context) -> Iterator[Result]:
             boot.value,
             good=boot.value is not None and _sysctl.same_value(wanted, boot.value),
             reason=reason,
-            source=_at(last) if last else "",
-            remedy=remedy if last else f"Run provision with {variable}: no file sets {key}.",
+            source=source,
+            remedy=remedy,
         )
         procps = _sysctl_judge.effect(files, slash, procps=True)
         last = procps.zeroed_by or procps.by

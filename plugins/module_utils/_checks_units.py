@@ -90,7 +90,7 @@ def _enabled(ctx: Context, name: str, content: str) -> Iterator[Result]:
             source=link,
             remedy=_remedy(name),
         )
-    mask = _link_target(ctx, f"{UNIT_DIR}/{name}")
+    mask = link_target(ctx, f"{UNIT_DIR}/{name}")
     if mask == "/dev/null":
         yield judge(
             f"units.{name}.masked",
@@ -103,7 +103,8 @@ def _enabled(ctx: Context, name: str, content: str) -> Iterator[Result]:
         )
 
 
-def _link_target(ctx: Context, path: str) -> str | None:
+def link_target(ctx: Context, path: str) -> str | None:
+    """Where the symbolic link PATH points to; None when it is none. Raises Unreadable."""
     parent, name = os.path.split(path)
     try:
         return os.readlink(os.path.join(_files.resolve(ctx.root, parent), name))
@@ -116,7 +117,7 @@ def _link_target(ctx: Context, path: str) -> str | None:
 
 
 def _is_link(ctx: Context, path: str) -> bool:
-    return _link_target(ctx, path) is not None
+    return link_target(ctx, path) is not None
 
 
 def _active(ctx: Context, name: str) -> Result:

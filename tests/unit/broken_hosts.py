@@ -425,7 +425,7 @@ BROKEN: dict[str, tuple[Break, Expected]] = {
     ),
     "our sysctl file is masked": (
         lambda root: mask(root, vh.SYSCTL),
-        {"vm_sysctls.next_boot.vm.swappiness": ("fail", "not_configured")},
+        {"vm_sysctls.next_boot.vm.swappiness": ("fail", "masked")},
     ),
     "procps would undo it": (
         lambda root: put(root, "/etc/sysctl.conf", "vm.swappiness=30\n"),
