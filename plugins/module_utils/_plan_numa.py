@@ -8,13 +8,15 @@ left over of them. Nothing in them differs from boot to boot.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from ._intent import IntentError, Judge, integer, is_absent
-from ._numa_expect import judge_expected, read_expected, vouched
+from ._numa_expect import ASSERTED, VARIABLE, judge_expected, read_expected, vouched
 from ._topology import Topology
 from ._transport_choice import DEFAULT_TARGET_US, POLICIES, choose
 from ._trust import Trust, assess
+from ._trust_rows import Evidence
 from ._trust_signs import Signs
 from ._verdict import brief
 
@@ -55,13 +57,13 @@ def trust_of(
     measured: Mapping[str, Any] | None = None,
 ) -> Trust:
     """The trust verdict with what EXPECTED (read_expected()) says of the machine and who vouches for it."""
-    return assess(
-        topology,
-        signs,
-        measured=measured,
-        asserted_by=vouched(expected, judge_expected(expected, topology)),
-        cores_per_socket=expected.get("cores_per_socket"),
-    )
+    who = vouched(expected, judge_expected(expected, topology))
+    cores = expected.get("cores_per_socket")
+    trust = assess(topology, signs, measured=measured, asserted_by=who, cores_per_socket=cores)
+    if who or expected.get("trust") != ASSERTED:
+        return trust
+    row = Evidence(VARIABLE, "trust: asserted, for a topology that is not this one: it does not count", "nothing")
+    return replace(trust, evidence=(*trust.evidence, row))
 
 
 def memory_bindable(topology: Topology) -> bool:

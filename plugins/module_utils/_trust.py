@@ -109,8 +109,8 @@ def assess(
     if asserted_by is None:
         return Trust(verdict, words, tuple(rows), risk)
     rows.append(Evidence(asserted_by, "trust: asserted", "exposed"))
-    if verdict == "contradictory" or _unreadable(topology):
-        words = f"{words}; {asserted_by} vouches for it, which settles nothing between such sources"
+    if verdict == "contradictory" or _blind(case):
+        words = f"{words}; that {asserted_by} vouches for it does not change that"
         return Trust(verdict, words, tuple(rows), risk)
     if verdict != "exposed":
         words = f"{asserted_by} vouches for it; without that: {verdict}, {words}"

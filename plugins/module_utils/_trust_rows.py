@@ -30,6 +30,7 @@ _CONFLICTS = {
 # Warnings that are told elsewhere, or that say nothing about nodes.
 _TOLD = ("node_memory_disagrees", "no_sysfs", "unreadable", "flat_distances")
 _L3 = f"{CPU_DIR}/cpu*/cache/index3/shared_cpu_list"
+_MEMINFO = f"{NODE_DIR}/node*/meminfo"
 _PACKAGE = f"{CPU_DIR}/cpu*/topology/physical_package_id"
 _DISTANCE = f"{NODE_DIR}/node*/distance"
 _FILLER = {10, 20}  # LOCAL_DISTANCE and REMOTE_DISTANCE of include/linux/topology.h, where no SLIT is
@@ -64,10 +65,13 @@ def remarks(topology: Topology, signs: Signs) -> Iterator[Evidence]:
 def contradictions(topology: Topology, signs: Signs, *, guest: bool) -> Iterator[Evidence]:
     """Sources that cannot both be right, read as a GUEST or as bare metal."""
     for row in topology.warnings:
-        several = row["reason"] == "node_memory_disagrees" and len(topology.nodes) > 1
-        source = f"{NODE_DIR}/node*/meminfo" if several else _CONFLICTS.get(row["reason"])
+        source = _CONFLICTS.get(row["reason"])
         if source:
             yield Evidence(source, row["text"], "contradictory")
+        elif row["reason"] == "node_memory_disagrees" and len(topology.nodes) > 1:
+            # Without figures, which differ from boot to boot: the plan has these words.
+            text = "the memory of the nodes does not add up to that of /proc/meminfo"
+            yield Evidence(_MEMINFO, text, "contradictory")
     yield from _crossing(topology)
     yield from _shared_caches(topology, signs, guest)
     yield from _made_up(topology, signs, guest)
@@ -128,13 +132,12 @@ def _distances(topology: Topology) -> Iterator[Evidence]:
 
 
 def _memory(topology: Topology) -> Iterator[Evidence]:
-    source = f"{NODE_DIR}/node*/meminfo"
     bare = [node.id for node in topology.nodes if node.cpus and node.has_memory is False]
     if bare:
-        yield Evidence(source, f"nodes {format_list(bare)} have CPUs and no memory", "nothing")
+        yield Evidence(_MEMINFO, f"nodes {format_list(bare)} have CPUs and no memory", "nothing")
     for row in topology.warnings:
-        if row["reason"] == "node_memory_disagrees" and len(topology.nodes) == 1:
-            yield Evidence(source, row["text"], "nothing")
+        if row["reason"] == "node_memory_disagrees":
+            yield Evidence(_MEMINFO, row["text"], "nothing")
 
 
 def _devices(topology: Topology, signs: Signs) -> Iterator[Evidence]:

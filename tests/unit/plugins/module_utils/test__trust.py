@@ -251,12 +251,21 @@ def test_a_measurement_lifts_only_what_is_consistent(name: str) -> None:
 def test_an_operator_may_vouch_but_not_for_contradictions(name: str) -> None:
     topology, signs, verdict = FAMOUS[name]
     trust = assess(topology, signs, asserted_by="firsttouch_numa")
-    assert trust.verdict == ("contradictory" if verdict == "contradictory" else "exposed")
+    stays = verdict in ("contradictory", "exposed") or signs.container is not None
+    assert trust.verdict == (verdict if stays else "exposed")
     assert any(row.source == "firsttouch_numa" for row in trust.evidence)
-    if verdict not in ("contradictory", "exposed"):
+    if not stays:
         assert trust.asserted_by == "firsttouch_numa" and verdict in trust.words and "firsttouch_numa" in trust.words
     else:
         assert trust.asserted_by is None
+
+
+def test_words_have_no_figures_that_differ_from_boot_to_boot() -> None:
+    row = {"reason": "node_memory_disagrees", "text": "the nodes have 123 bytes of memory together"}
+    trust = assess(host(METAL, *TWO, warnings=[row]), Signs(XEON))
+    assert trust.verdict == "contradictory" and "123" not in trust.words
+    assert any("123" in evidence.seen for evidence in trust.evidence)
+    assert assess(host(METAL, [range(8)], warnings=[row]), Signs(XEON)).verdict == "exposed"
 
 
 @st.composite

@@ -80,6 +80,9 @@ def test_who_vouches(guest: Path) -> None:
     result = ask(guest, expected={"trust": "asserted"})
     assert (result["verdict"], result["asserted_by"]) == ("exposed", "firsttouch_numa")
     assert any(row["source"] == "firsttouch_numa" for row in result["evidence"])
+    other = ask(guest, expected={"trust": "asserted", "nodes": 4})
+    assert (other["verdict"], other["asserted_by"]) == ("consistent", None)
+    assert [row["points"] for row in other["evidence"] if row["source"] == "firsttouch_numa"] == ["nothing"]
 
 
 def test_facts_count_as_evidence(guest: Path) -> None:
