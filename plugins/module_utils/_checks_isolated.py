@@ -8,6 +8,7 @@ from typing import Any
 
 from ._checks_cpus import asked, asked_by, listed
 from ._checks_host import IRQBALANCE, ISOLATED, Check, Context
+from ._checks_lines import predicted
 from ._cpulist import format_list, parse_mask
 from ._irqs import IRQ_DIR, Irq, read_irqs
 from ._threads import PROC, Thread, Threads, allowed_cpus, control_group, read_threads
@@ -205,31 +206,37 @@ def _take_away(strangers: Sequence[Thread], cpus: frozenset[int]) -> str:
 
 
 def check_rcu_threads(ctx: Context) -> Iterator[Result]:
-    """Whether the kernel took rcu_nocbs=: then it has a thread rcuop/N or rcuos/N for each of those CPUs.
+    """Whether the kernel took the rcu_nocbs= it runs with: it then has a thread rcuop/N or rcuos/N for each CPU.
 
     From Linux 5.17 for every other CPU too, so that they can be added later (kernel/rcu/tree_nocb.h).
     """
-    wanted, identity = asked_by(ctx, "rcu_nocbs"), "boot.accepted.rcu_nocbs"
-    if wanted is None:
-        return
+    prediction, identity = predicted(ctx, "running"), "boot.accepted.rcu_nocbs"
+    possible = listed(ctx, f"{_CPU}/online")
+    wanted = prediction.isolation.rcu_nocbs if prediction else frozenset()
+    wanted = wanted & possible if possible else wanted
+    if not wanted:
+        return  # cpu_isolation.rcu_nocbs says what is missing
+    intended = asked_by(ctx, "rcu_nocbs") is not None
+    expected = {"threads_at_least": format_list(wanted)}
     threads = _threads(ctx)
     kernel = [thread.command for thread in threads.found if thread.kernel]
     if not kernel:
         reason, path = threads.hidden or ("not_available", PROC)
-        expected = {"threads_at_least": format_list(wanted)}
-        yield skipped(identity, "running", reason, expected=expected, source=path, intended=ctx.live)
+        asked_live = intended and ctx.live
+        yield skipped(identity, "running", reason, expected=expected, source=path, intended=asked_live)
         return
     names = [name.partition("/")[2] for name in kernel if name.startswith(("rcuop/", "rcuos/"))]
     live = frozenset(int(name) for name in names if name.isdigit())
     yield judge(
         identity,
         "running",
-        {"threads_at_least": format_list(wanted)},
+        expected,
         {"threads": format_list(live)},
         good=wanted <= live,
         reason="kernel_refused",
         source=PROC,
-        remedy=f"Run provision with {ISOLATED} and let it reboot; without CONFIG_RCU_NOCB_CPU it is ignored.",
+        remedy=f"The kernel did not take {ISOLATED} as written: without CONFIG_RCU_NOCB_CPU it ignores it.",
+        intended=intended,
     )
 
 

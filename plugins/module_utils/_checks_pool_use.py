@@ -9,7 +9,7 @@ from typing import Any
 from . import _hugepages
 from ._checks_host import HUGEPAGES, Check, Context
 from ._checks_mounts import read_mounts
-from ._hugetlb_files import HugeFile, holders, list_files, other_namespaces
+from ._hugetlb_files import HugeFile, holders, is_image, list_files, other_namespaces
 from ._intent import format_size
 from ._sysctl_judge import memory_facts
 from ._topology_nodes import POOL_DIR
@@ -106,7 +106,8 @@ def check_counter(ctx: Context) -> Iterator[Result]:
 def check_stale(ctx: Context) -> Iterator[Result]:
     """Files on hugetlbfs mounts that no process has open or mapped: their pages are gone until they are deleted.
 
-    Nothing is deleted here. A file of weights that waits for its workers looks the same, so this only warns.
+    Nothing is deleted here, and a model that the runtime loaded and that waits for its workers is named apart. A
+    file without pages counts while anything is reserved: what was mapped once may still be promised to it.
     """
     mounts = read_mounts(ctx)
     if mounts is None:
@@ -153,7 +154,12 @@ def _stale(ctx: Context, files: Sequence[HugeFile]) -> Iterator[Result]:
         yield Result(_STALE, "pass", "running", None, [], "", "/proc/self/mountinfo", "", False)
         return
     held = holders(ctx.root, files, ctx.live)
-    free = [file for file in files if file.key not in held.keys]
+    reserved = any(pool.get("reserved") for pool in _pools(ctx).values())
+    free = [file for file in files if file.key not in held.keys and (file.bytes or reserved)]
+    images = [file for file in free if is_image(ctx.root, file)]
+    free = [file for file in free if file not in images]
+    if images:
+        yield Result(f"{_STALE}.models", "pass", "running", None, _rows(images), "", images[0].path, "", False)
     if free and held.hidden:
         reason, path = held.hidden
         yield skipped(

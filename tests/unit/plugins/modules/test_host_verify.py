@@ -150,6 +150,58 @@ def test_what_was_not_recorded_of_the_isolated_cpus_is_not_fine(host: Path) -> N
         assert (rows[key]["status"], rows[key]["reason"]) == ("not_evaluated", "not_recorded"), key
 
 
+def test_what_the_running_line_does_not_ask_for_the_kernel_did_not_refuse(host: Path) -> None:
+    shutil.rmtree(host / "proc/23")
+    replace(host, "/proc/cmdline", " rcu_nocbs=1,3 ", " ")
+    replace(host, "/proc/cmdline", " nohz_full=1,3 ", " ")
+    rows = by_id(verify(host))
+    assert rows["cpu_isolation.rcu_nocbs"]["status"] == "fail"
+    assert "boot.accepted.rcu_nocbs" not in rows
+
+
+def test_files_that_nobody_uses_are_listed_with_what_they_keep(host: Path) -> None:
+    for path in (host / "proc").glob("[0-9]*"):
+        vh.uses(host, int(path.name))
+    left = vh.huge_file(host, "/dev/hugepages-ft/rtemap_0", 4 << 20)
+    used = vh.huge_file(host, "/dev/hugepages-ft/used", 2 << 20)
+    model = vh.huge_file(host, "/dev/hugepages-ft/model.1", 2 << 20)
+    with model.open("r+b") as stream:
+        stream.write(b"FTWEIGHT")
+    vh.uses(host, 612, used)
+    rows = by_id(verify(host))
+    stale = rows["hugepages.stale_files"]
+    row = {"path": "/dev/hugepages-ft/rtemap_0", "bytes": 4 << 20, "pages": 2, "uid": left.stat().st_uid}
+    assert (stale["status"], stale["observed"], stale["source"]) == ("warn", [row], row["path"])
+    assert str(4 << 20) in stale["remedy"]
+    models = rows["hugepages.stale_files.models"]
+    assert (models["status"], [found["path"] for found in models["observed"]]) == (
+        "pass",
+        ["/dev/hugepages-ft/model.1"],
+    )
+    left.unlink()
+    assert by_id(verify(host))["hugepages.stale_files"]["status"] == "pass"
+
+
+def test_files_are_not_called_stale_while_a_process_cannot_be_asked(host: Path) -> None:
+    vh.huge_file(host, "/dev/hugepages-ft/rtemap_0", 4 << 20)
+    row = by_id(verify(host))["hugepages.stale_files"]
+    assert (row["status"], row["reason"], row["source"]) == ("not_evaluated", "not_recorded", "/proc/1/maps")
+    assert row["observed"][0]["path"] == "/dev/hugepages-ft/rtemap_0"
+
+
+def test_a_mount_of_a_container_is_told_and_not_looked_into(host: Path) -> None:
+    mount = "70 60 0:99 / /huge rw - hugetlbfs none rw,pagesize=2M\n"
+    put(host, "/proc/612/mountinfo", mount)
+    (host / "proc/612/ns").mkdir()
+    (host / "proc/612/ns/mnt").symlink_to("mnt:[4026532000]")
+    row = by_id(verify(host))["hugepages.stale_files.pid612:/huge"]
+    assert (row["status"], row["reason"], row["source"]) == (
+        "not_evaluated",
+        "other_mount_namespace",
+        "/proc/612/mountinfo",
+    )
+
+
 def test_where_nothing_is_isolated_nothing_sits_there(host: Path) -> None:
     put(host, f"{vh.CPU}/isolated", "\n")
     rows = by_id(verify(host))
