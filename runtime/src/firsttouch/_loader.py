@@ -15,36 +15,29 @@ The CPU never touches a page that fallocate has not given: that would be SIGBUS 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import mmap
 import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from firsttouch import _checksums, _image, _linux, _pool, _safetensors, _sources
+from firsttouch import _checksums, _image, _linux, _place, _pool, _safetensors, _sources
 from firsttouch._image import Chunk, ImageName, Layout
 from firsttouch._pool import Mount, Placement
 from firsttouch._sources import Model, Source
+from firsttouch._workers import Short, Workers, allocate, pages_wanted
 from firsttouch.errors import (
     ChecksumMismatchError,
-    KernelError,
-    NodeExhaustedError,
-    UnsupportedError,
     WeightsError,
 )
 
 # Alignment of direct reads that every disk takes: address, file offset and length.
 BLOCK = 4096
 THREADS = 4
-_MADV_POPULATE_WRITE = _linux.MADV_POPULATE_WRITE
-_SHORT = (errno.ENOMEM, errno.ENOSPC, errno.EFAULT)
-_NODES_AT_ONCE = 65536
 
 Step = Callable[[str], None]
 Progress = Callable[[int, int], None]
@@ -124,32 +117,13 @@ def fill(job: Job) -> Filled:
     try:
         job.step("opened")
         filled = _fill_file(job, layout, fd)
-    except _Short as short:
+    except Short as short:
         os.close(fd)
         raise _pool.shortage(layout.pages, _pool.read_facts(job.mount), job.placement, short.error) from short.error
     except BaseException:
         os.close(fd)
         raise
     return filled
-
-
-class _Short(Exception):
-    """The kernel had no page; which bound it was is found out when ours are given back."""
-
-    def __init__(self, error: OSError) -> None:
-        super().__init__(str(error))
-        self.error = error
-
-
-@contextlib.contextmanager
-def _shortage() -> Iterator[None]:
-    """Turn the errno of a missing page into _Short. EFAULT comes from reading into a page that cannot be had."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in _SHORT:
-            raise _Short(error) from error
-        raise KernelError(f"{error.strerror}", facts={"errno": error.errno}) from error
 
 
 def _open_nameless(mount: Mount) -> int:
@@ -165,7 +139,7 @@ def _open_nameless(mount: Mount) -> int:
 
 def _fill_file(job: Job, layout: Layout, fd: int) -> Filled:
     warnings: list[str] = []
-    with _shortage():
+    with pages_wanted():
         os.ftruncate(fd, layout.image_bytes)
     with Workers(job.threads, job.placement) as workers:
         # In a worker, under its memory policy: only then the kernel counts the pages of the nodes that were asked for.
@@ -177,7 +151,7 @@ def _fill_file(job: Job, layout: Layout, fd: int) -> Filled:
                 job.step("filled")
                 _verify_sources(job, layout, view)
                 job.step("verified")
-                nodes = _place(job, layout, fd, memory, warnings)
+                nodes = _place.pages_by_node(job.mount, job.placement, layout, fd, memory, warnings)
                 job.step("placed")
                 details = {"chunks": digests, "nodes": nodes, "warnings": warnings}
                 digest = _complete(job, layout, view, details)
@@ -190,79 +164,8 @@ def _fill_file(job: Job, layout: Layout, fd: int) -> Filled:
 
 def _reserve(fd: int, layout: Layout) -> mmap.mmap:
     """Map the whole file for writing: the kernel reserves every page or answers ENOMEM and reserves none."""
-    with _shortage():
+    with pages_wanted():
         return mmap.mmap(fd, layout.image_bytes, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
-
-
-class Workers:
-    """Threads with the memory policy of the load; the calling thread keeps its own."""
-
-    def __init__(self, threads: int, placement: Placement) -> None:
-        self._placement = placement
-        self._local = threading.local()
-        self._stop = threading.Event()
-        self._pool = ThreadPoolExecutor(threads, "firsttouch-load")
-
-    def __enter__(self) -> Workers:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._pool.shutdown(wait=True, cancel_futures=True)
-
-    def one(self, function: Callable[..., Any], *args: Any) -> Any:
-        """The result of FUNCTION in a worker."""
-        return self.each(lambda call: call[0](*call[1:]), [(function, *args)])[0]
-
-    def each(self, function: Callable[[Any], Any], items: list[Any]) -> list[Any]:
-        """The results of FUNCTION on ITEMS; at the first error no further item is begun, and none runs on."""
-        futures: list[Future[Any]] = [self._pool.submit(self._guarded, function, item) for item in items]
-        try:
-            done, _ = wait(futures, return_when=FIRST_EXCEPTION)
-            for future in done:
-                future.result()
-            return [future.result() for future in futures]
-        except BaseException:
-            # The mapping goes away next: nobody may read into it any more.
-            self._stop.set()
-            wait(futures)
-            raise
-
-    def _guarded(self, function: Callable[[Any], Any], item: Any) -> Any:
-        if self._stop.is_set():
-            return None
-        if not getattr(self._local, "placed", False):
-            _set_policy(self._placement)
-            self._local.placed = True
-        return function(item)
-
-
-def _set_policy(placement: Placement) -> None:
-    """The policy of this thread. `interleave` is set anew for each page, to be exact."""
-    modes = {"bind": _linux.Mpol.BIND, "interleave": _linux.Mpol.BIND, "prefer": _linux.Mpol.PREFERRED}
-    if placement.mode not in modes:
-        return
-    try:
-        _linux.set_mempolicy(modes[placement.mode], placement.nodes)
-    except OSError as error:
-        raise UnsupportedError(
-            f"no memory may be placed on nodes here: {error}",
-            hint="give the container CAP_SYS_NICE, or load without a node",
-            facts={"errno": error.errno},
-        ) from error
-
-
-def _allocate(fd: int, layout: Layout, placement: Placement, start: int, end: int) -> None:
-    """Take the pages of bytes START to END by fallocate, which follows the policy of the thread."""
-    with _shortage():
-        if placement.mode != "interleave":
-            os.posix_fallocate(fd, start, end - start)
-            return
-        page = layout.page_bytes
-        for number in range(start // page, -(-end // page)):
-            _linux.set_mempolicy(_linux.Mpol.BIND, [placement.nodes[number % len(placement.nodes)]])
-            os.posix_fallocate(fd, number * page, page)
-        _linux.set_mempolicy(_linux.Mpol.BIND, placement.nodes)
 
 
 @dataclass
@@ -321,12 +224,12 @@ def _fill_chunks(
     digest = _checksums.digest(job.checksum)
     lock, done = threading.Lock(), [0]
     plan = _image.chunks(layout)
-    workers.one(_allocate, fd, layout, job.placement, 0, layout.shards[0].image_offset)
+    workers.one(allocate, fd, layout, job.placement, 0, layout.shards[0].image_offset)
     with _readers(job, warnings) as readers:
 
         def one(chunk: Chunk) -> str:
             end = min(chunk.image_offset + _image.round_up(chunk.bytes, _image.ALIGN), layout.image_bytes)
-            _allocate(fd, layout, job.placement, chunk.image_offset, end)
+            allocate(fd, layout, job.placement, chunk.image_offset, end)
             job.step("allocated")
             read_chunk(readers[chunk.shard], chunk, view)
             job.step("read")
@@ -359,7 +262,7 @@ def read_chunk(reader: _Reader, chunk: Chunk, view: memoryview) -> None:
                 reader.direct = -1
                 continue
             if error.errno == errno.EFAULT:
-                raise _Short(error) from error
+                raise Short(error) from error
             raise _sources.unreadable(reader.source.path, error, chunk.file_offset + done) from error
         if done + count < chunk.bytes and count < (BLOCK if direct else 1):
             raise _sources.changed(reader.source.path, f"it ends at byte {chunk.file_offset + done + count}")
@@ -390,70 +293,6 @@ def _verify_sources(job: Job, layout: Layout, view: memoryview) -> None:
                 hint="fetch the file again",
                 facts={"shard": shard.name, "found": found, "expected": value},
             )
-
-
-def _place(job: Job, layout: Layout, fd: int, memory: mmap.mmap, warnings: list[str]) -> dict[int, int]:
-    """Pages of the image by node; every page is there, and where it was asked to be."""
-    status = os.fstat(fd)
-    if status.st_blocks * 512 < layout.image_bytes:
-        raise KernelError(f"the image has {status.st_blocks * 512} bytes of {layout.image_bytes}")
-    anchor = ctypes.c_char.from_buffer(memory)
-    start = ctypes.addressof(anchor)
-    try:
-        with _shortage():
-            _linux.advise(start, layout.image_bytes, _MADV_POPULATE_WRITE)
-        if job.mount.backend == _pool.TMPFS_HUGE:
-            warnings.extend(_degraded(start, layout.image_bytes))
-        nodes = _nodes_of(start, layout)
-    except (UnsupportedError, KernelError, OSError) as error:
-        if job.placement.mode != "any":
-            raise
-        warnings.append(f"the nodes of the pages are not known: {error}")
-        return {}
-    finally:
-        del anchor
-    found: dict[int, int] = {}
-    for node in nodes:
-        found[node] = found.get(node, 0) + 1
-    _check_nodes(job, nodes, found, warnings)
-    return dict(sorted(found.items()))
-
-
-def _nodes_of(start: int, layout: Layout) -> list[int]:
-    addresses = range(start, start + layout.image_bytes, layout.page_bytes)
-    nodes: list[int] = []
-    for first in range(0, len(addresses), _NODES_AT_ONCE):
-        nodes += _linux.page_nodes(addresses[first : first + _NODES_AT_ONCE])
-    return nodes
-
-
-def _check_nodes(job: Job, nodes: list[int], found: dict[int, int], warnings: list[str]) -> None:
-    wanted = job.placement
-    bad = 0
-    if wanted.mode in ("bind", "prefer"):
-        bad = sum(count for node, count in found.items() if node not in wanted.nodes)
-    elif wanted.mode == "interleave":
-        bad = sum(node != wanted.nodes[place % len(wanted.nodes)] for place, node in enumerate(nodes))
-    if bad and wanted.mode == "prefer":
-        warnings.append(f"{bad} of {len(nodes)} pages lie on other nodes than {list(wanted.nodes)}")
-    elif bad:
-        raise NodeExhaustedError(
-            f"{bad} of {len(nodes)} pages lie elsewhere than {wanted.mode} on {list(wanted.nodes)} asks for",
-            facts={"found": found, "need": len(nodes)},
-        )
-
-
-def _degraded(start: int, length: int) -> list[str]:
-    """Say so when a tmpfs gave small pages: it does without a word."""
-    huge, inside = 0, False
-    for line in Path("/proc/self/smaps").read_text().splitlines():
-        head = line.split(" ", 1)[0]
-        if "-" in head and not head.endswith(":"):
-            inside = int(head.split("-")[0], 16) == start
-        elif inside and head in ("ShmemPmdMapped:", "FilePmdMapped:"):
-            huge += int(line.split()[1]) * 1024
-    part = huge * 100 // length
-    return [] if part >= 99 else [f"only {part} % of the image lies in huge pages"]
 
 
 def _complete(job: Job, layout: Layout, view: memoryview, details: dict[str, Any]) -> str:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from firsttouch import _checksums, _image, _loader, _mapped, _pool, _safetensors, _store, _views
 from firsttouch._image import Layout, Tensor
 from firsttouch._pool import Placement
+from firsttouch._workers import Workers
 from firsttouch.errors import ArgumentError, ChecksumMismatchError, NotReadyError
 
 StrPath = str | os.PathLike[str]
@@ -229,7 +230,7 @@ class Weights(Mapping[str, npt.NDArray[Any]]):
             return digest(buffer[chunk.image_offset : chunk.image_offset + chunk.bytes])
 
         chunks = _image.chunks(layout, self.manifest["chunk_bytes"])
-        with _loader.Workers(threads, Placement()) as workers:
+        with Workers(threads, Placement()) as workers:
             found = workers.each(one, chunks)
         wanted = [text for row in self.manifest["shards"] for text in row["chunks"]]
         bad = [chunk for chunk, is_, was in zip(chunks, found, wanted, strict=True) if is_ != was]
