@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Boot a bare two-node Debian under QEMU, provision it with one reboot and show what is live."""
+"""Boot a bare two-node Debian under QEMU, provision it with one reboot, verify it and show what is live."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 STATE = ROOT / "build" / "demo"
+REPORT = STATE / "report"
 VARIABLES = ROOT / "molecule" / "default" / "group_vars" / "all.yml"
 TESTHOST = [sys.executable, str(ROOT / "tests" / "testhost")]
 NAME = "demo"
@@ -91,12 +92,17 @@ def main() -> None:
     say("Provision: hugepages per node, vm sysctls, isolated CPUs, RT runtime, and one reboot")
     run([*playbook, "firsttouch.host.provision"], env)
 
-    say("Done. The table above is what was wanted and what is live. The host is still up:")
+    say("Verify: changes nothing, and writes the report that an SRE reads every morning")
+    run([*playbook, "firsttouch.host.verify", "--become", "-e", f"firsttouch_report_dir={REPORT}"], env)
+
+    say("Done. The lines above are what was found; the page has all of it. The host is still up:")
     ssh, host = " ".join([*TESTHOST, "ssh", NAME]), os.path.relpath(STATE, Path.cwd())
+    report = os.path.relpath(REPORT, Path.cwd())
     print(f"""
   log in      {ssh}
   look        {ssh} 'cat /proc/cmdline; cat /sys/devices/system/node/node*/hugepages/*/nr_hugepages'
               {ssh} cat /etc/firsttouch/plan.json
+  report      {report}/report.html
   variables   {host}/group_vars/all.yml   change one and run it again: make demo ARGS=--keep
   revert      ANSIBLE_COLLECTIONS_PATH={STATE / 'collections'} ANSIBLE_HOST_KEY_CHECKING=false \\
                 {' '.join(playbook)} firsttouch.host.revert
