@@ -93,7 +93,7 @@ def galaxy() -> None:
     )
     roles = sorted(f"firsttouch.host.{path.name}" for path in (COLLECTION / "roles").iterdir())
     playbooks = sorted(path.stem for path in (COLLECTION / "playbooks").glob("*.yml"))
-    if not {"provision", "revert"} <= set(playbooks):
+    if not {"provision", "revert", "verify"} <= set(playbooks):
         raise CommandError(f"the tarball has the playbooks {playbooks} only")
     run("ansible-doc", "-t", "module", *modules, cwd=BUILD, env=env, quiet=True)
     run("ansible-doc", "-t", "role", *roles, cwd=BUILD, env=env, quiet=True)
