@@ -3,7 +3,7 @@
 
 Documentation/core-api/irq/irq-affinity.rst; kernel/irq/proc.c: from Linux 6.12 the affinity files of an
 interrupt that user space cannot move (a managed one above all) have no write permission; before that only
-debugfs tells.
+debugfs tells. An interrupt that is no message (MSI) is never managed (pci_alloc_irq_vectors_affinity()).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import re
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from ._files import resolve
 from ._tree import Tree
@@ -21,6 +22,15 @@ IRQ_DIR = "/proc/irq"
 INTERRUPTS = "/proc/interrupts"
 DEBUG_DIR = "/sys/kernel/debug/irq/irqs"
 MODE_TELLS_SINCE = (6, 12)
+_WIRED = re.compile(r"(?:IR-)?IO-APIC|XT-PIC|GIC-?v?\d*")
+
+
+class Row(NamedTuple):
+    """What /proc/interrupts says of one interrupt: who asked for it, how often it came to each CPU, its chip."""
+
+    name: str = ""
+    counts: Mapping[int, int] | None = None
+    chip: str = ""
 
 
 @dataclass(frozen=True)
@@ -55,16 +65,19 @@ def read_irqs(tree: Tree, version: tuple[int, ...], live: bool) -> list[Irq]:
     for number in sorted(int(name) for name in tree.names(IRQ_DIR) if name.isdigit()):
         if rows is not None and number not in rows:
             continue
-        name, counts = (rows or {}).get(number, ("", None))
+        row = (rows or {}).get(number, Row())
         base = f"{IRQ_DIR}/{number}"
         allowed = tree.ids(f"{base}/smp_affinity_list")
         effective = tree.ids(f"{base}/effective_affinity_list") or None
-        found.append(Irq(number, name, allowed, effective, _fixed(tree, number, version, live), counts))
+        fixed = _fixed(tree, number, version, live)
+        if fixed is None and _WIRED.fullmatch(row.chip):
+            fixed = False
+        found.append(Irq(number, row.name, allowed, effective, fixed, row.counts))
     return found
 
 
-def parse_interrupts(text: str) -> dict[int, tuple[str, dict[int, int]]]:
-    """{number: (who asked for it, {cpu: count})} of /proc/interrupts; the rows of the architecture are left out."""
+def parse_interrupts(text: str) -> dict[int, Row]:
+    """The rows of /proc/interrupts by number; those of the architecture, which have a name, are left out."""
     lines = text.splitlines()
     cpus = [int(name[3:]) for name in (lines[0].split() if lines else []) if re.fullmatch(r"CPU\d+", name)]
     rows = {}
@@ -77,11 +90,12 @@ def parse_interrupts(text: str) -> dict[int, tuple[str, dict[int, int]]]:
         words = fields[len(cpus) :]
         # The chip, its own number with the trigger, then the names of the handlers.
         name = " ".join(words[2:] or words)
-        rows[int(label)] = (name, dict(zip(cpus, map(int, numbers))))
+        rows[int(label)] = Row(name, dict(zip(cpus, map(int, numbers))), words[0] if words else "")
     return rows
 
 
 def _fixed(tree: Tree, number: int, version: tuple[int, ...], live: bool) -> bool | None:
+    """Whether user space cannot move interrupt NUMBER; None where the kernel does not say."""
     quiet = Tree(tree.root)  # that debugfs is closed to us is no trouble
     text = quiet.text(f"{DEBUG_DIR}/{number}")
     if text is not None and "dstate:" in text:

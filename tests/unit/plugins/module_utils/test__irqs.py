@@ -29,8 +29,8 @@ def irqs(root: Path, version: tuple[int, ...] = (6, 1), live: bool = False) -> d
 
 def test_the_table_by_the_cpus_of_its_heading() -> None:
     rows = parse_interrupts(TABLE)
-    assert rows[0] == ("timer", {0: 18, 2: 0, 3: 0})
-    assert rows[24] == ("nvme0q0, nvme0q1", {0: 0, 2: 7, 3: 0})
+    assert rows[0] == ("timer", {0: 18, 2: 0, 3: 0}, "IO-APIC")
+    assert rows[24] == ("nvme0q0, nvme0q1", {0: 0, 2: 7, 3: 0}, "PCI-MSIX-0000:00:02.0")
     assert sorted(rows) == [0, 24, 27]
     assert parse_interrupts("") == {}
 
@@ -68,6 +68,27 @@ def test_the_mode_of_the_file_tells_from_6_12_on(
 ) -> None:
     os.chmod(put(tmp_path, "/proc/irq/24/smp_affinity_list", "1\n"), mode)
     assert irqs(tmp_path, version, live)[24].fixed is fixed
+
+
+@pytest.mark.parametrize(
+    ("chip", "fixed"),
+    [
+        ("IO-APIC", False),
+        ("IR-IO-APIC", False),
+        ("XT-PIC", False),
+        ("GICv3", False),
+        ("GIC-0", False),
+        ("PCI-MSI", None),
+        ("IR-PCI-MSIX-0000:01:00.0", None),
+        ("ITS-MSI", None),
+        ("GICv2m-PCI-MSIX-0000:01:00.0", None),
+        ("mbigen", None),
+    ],
+)
+def test_what_is_no_message_is_never_managed(tmp_path: Path, chip: str, fixed: bool | None) -> None:
+    put(tmp_path, "/proc/irq/24/smp_affinity_list", "1\n")
+    put(tmp_path, "/proc/interrupts", f"    CPU0 CPU1\n 24:  0  7  {chip}   5-edge  ttyS0\n")
+    assert irqs(tmp_path)[24].fixed is fixed
 
 
 @pytest.mark.parametrize(("states", "fixed"), [("IRQD_AFFINITY_MANAGED", True), ("IRQD_AFFINITY_SET", False)])
