@@ -15,8 +15,13 @@ from ansible.errors import AnsibleActionFail, AnsibleConnectionFailure, AnsibleE
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from ansible_collections.firsttouch.host.plugins.module_utils._checks import CONCERNS
-from ansible_collections.firsttouch.host.plugins.module_utils._intent import CONCERNS as MANAGING
-from ansible_collections.firsttouch.host.plugins.module_utils._intent import PREFIX, SECTIONS, variables
+from ansible_collections.firsttouch.host.plugins.module_utils._intent import (
+    GENERAL,
+    PREFIX,
+    SECTIONS,
+    asks,
+    variables,
+)
 from ansible_collections.firsttouch.host.plugins.plugin_utils._verify_record import (
     file_name,
     lines,
@@ -94,13 +99,12 @@ class ActionModule(ActionBase):
 
 
 def intent_of(task_vars: t.Mapping[str, t.Any], template: t.Callable[[t.Any], t.Any]) -> dict[str, t.Any] | None:
-    """The firsttouch_* values of a host without their prefix; None where no variable that manages something is set."""
-    names = [name for section in SECTIONS for name in variables(section)]
+    """The firsttouch_* values of a host without their prefix; None where no variable that asks for something is set."""
+    names = [*(name for section in SECTIONS for name in variables(section)), *GENERAL]
     raw = {name: task_vars[PREFIX + name] for name in names if PREFIX + name in task_vars}
     values = {name: template(value) for name, value in raw.items()}
     values = {name: value for name, value in values.items() if value is not None}
-    managing = {name for section in MANAGING.values() for name in section}
-    return values if managing & set(values) else None
+    return values if asks(values) else None
 
 
 def concerns_of(task_vars: t.Mapping[str, t.Any]) -> list[str]:

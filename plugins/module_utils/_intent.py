@@ -70,6 +70,16 @@ def variables(section: str) -> tuple[str, ...]:
     return CONCERNS[section] + MODIFIERS.get(section, ())
 
 
+def manages(intent: Mapping[str, Any]) -> bool:
+    """Whether a variable of INTENT manages something on the host."""
+    return any(intent.get(name) is not None for names in CONCERNS.values() for name in names)
+
+
+def asks(intent: Mapping[str, Any]) -> bool:
+    """Whether a variable of INTENT can be held against the host; one that only modifies others cannot."""
+    return manages(intent) or any(intent.get(name) is not None for name in GENERAL)
+
+
 def check_names(intent: Mapping[str, Any], judge: Judge) -> None:
     """Refuse variables that nothing reads: a typing error must not leave a concern unmanaged."""
     known = {name for section in SECTIONS for name in variables(section)} | set(GENERAL)

@@ -36,6 +36,8 @@ options:
     description:
       - The C(firsttouch_*) values without their prefix; the plan is computed from them and the host.
       - Where the host was provisioned with another plan, the result has a warning V(plan_drift).
+      - With nothing but C(numa), C(transport_policy) and C(latency_target_us) in it, which manage nothing, the rest of
+        the intent is that of C(/etc/firsttouch/plan.json), where there is one.
       - Mutually exclusive with O(plan).
     type: dict
   layers:
@@ -90,7 +92,7 @@ options:
       - A short table goes to the terminal, and instead of RV(results), RV(table), RV(host) and RV(plan_used) the task
         returns RV(state) and RV(file). It then never fails, whatever the host does, so that no host ends the run.
       - Without O(plan) and O(intent) the intent is made of the C(firsttouch_*) variables of the host, when any that
-        manages something is set. Without O(concerns) the tags of the run choose them.
+        asks for something is set. Without O(concerns) the tags of the run choose them.
     type: path
 seealso:
   - module: firsttouch.host.host_plan
@@ -212,6 +214,7 @@ import json
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.firsttouch.host.plugins.module_utils._checks import CONCERNS, run
 from ansible_collections.firsttouch.host.plugins.module_utils._checks_host import Context
+from ansible_collections.firsttouch.host.plugins.module_utils._intent import manages
 from ansible_collections.firsttouch.host.plugins.module_utils._plan import facts_for, make_plan
 from ansible_collections.firsttouch.host.plugins.module_utils._state import StateError, read_plan
 from ansible_collections.firsttouch.host.plugins.module_utils._verdict import (
@@ -237,7 +240,10 @@ def context_of(module):
         return Context(given["plan"], root)
     if given["intent"] is None:
         return Context(recorded or {}, root)
-    planned = make_plan(given["intent"], facts_for(given["intent"], root), recorded)
+    intent = given["intent"]
+    if recorded and not manages(intent):
+        intent = {**recorded["intent"], **intent}
+    planned = make_plan(intent, facts_for(intent, root), recorded)
     if planned.refusals:
         rows = [refusal.as_dict() for refusal in planned.refusals]
         module.fail_json(msg="; ".join(row["text"] for row in rows), reason=rows[0]["reason"], refusals=rows)

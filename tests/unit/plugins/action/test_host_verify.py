@@ -94,17 +94,27 @@ def test_the_intent_is_that_of_the_inventory_when_something_is_managed(tmp_path:
         "firsttouch_hugepages": None,
         "firsttouch_reserve_floor_bytes": "1G",
         "firsttouch_reboot": "never",
+        "firsttouch_numa": {"trust": "asserted"},
         "unrelated": 1,
     }
     plugin, calls = action({"report_dir": str(tmp_path)}, RESULT)
     entry = kept(plugin.run(task_vars={"inventory_hostname": "a", **variables}))
-    assert calls[0]["intent"] == {"vm_sysctls": {"vm.swappiness": 0}, "reserve_floor_bytes": "1G"}
+    assert calls[0]["intent"] == {
+        "vm_sysctls": {"vm.swappiness": 0},
+        "reserve_floor_bytes": "1G",
+        "numa": {"trust": "asserted"},
+    }
     assert entry["origin"] == "variables"
 
 
 @pytest.mark.parametrize("variables", [{}, {"firsttouch_vm_sysctls": None}, {"firsttouch_reserve_floor_bytes": "1G"}])
 def test_without_a_managing_variable_the_host_knows_its_plan(variables: dict[str, Any]) -> None:
     assert host_verify.intent_of(variables, lambda value: value) is None
+
+
+@pytest.mark.parametrize("name", ["numa", "transport_policy", "latency_target_us"])
+def test_what_is_expected_of_the_nodes_is_held_against_the_host(name: str) -> None:
+    assert host_verify.intent_of({f"firsttouch_{name}": 1}, lambda value: value) == {name: 1}
 
 
 def test_given_plans_and_intents_are_taken(tmp_path: Path) -> None:

@@ -390,6 +390,15 @@ def test_the_intent_gives_the_same_answers_as_the_record(host: Path) -> None:
     assert rest == recorded["results"]
 
 
+def test_what_manages_nothing_is_added_to_the_recorded_intent(host: Path) -> None:
+    recorded = verify(host)
+    result = verify(host, intent={"numa": {"nodes": 7}})
+    found = by_id(result)
+    assert (found["numa.nodes"]["status"], found["numa.nodes"]["expected"]) == ("fail", 7)
+    same = [row for row in recorded["results"] if row["concern"] == "vm_sysctls"]
+    assert same and [row for row in result["results"] if row["concern"] == "vm_sysctls"] == same
+
+
 def test_another_intent_than_the_record_is_drift(host: Path) -> None:
     result = verify(host, intent={**vh.INTENT, "vm_sysctls": {"vm.swappiness": 1}})
     row = by_id(result)["plan.drift"]
