@@ -9,7 +9,9 @@ from __future__ import annotations
 import errno
 import json
 import os
+import signal
 import subprocess
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,38 +23,57 @@ from weights_host import PAGE, UNBOUNDED, Mounter, available, child, make_model,
 
 pytestmark = pytest.mark.usefixtures("run_directory")
 
-# Loads in a process of its own: optionally inside a control group, killed at a step, or changing a file at one.
-CHILD = """
-import json, os, signal, sys
-from firsttouch import errors, weights
-job = json.loads(sys.argv[1])
-if job.get("group"):
-    open(job["group"] + "/cgroup.procs", "w").write("0")
-if job.get("uid"):
-    os.setuid(job["uid"])
-seen = 0
-def step(name):
-    global seen
-    seen += 1
-    if seen == job.get("kill"):
-        print(name, flush=True)
-        os.kill(os.getpid(), signal.SIGKILL)
-    for file, text in job.get("write", {}).get(name, []):
-        open(file, "w").write(text)
-try:
-    image = weights.load(job["model"], directory=job["store"], threads=1, step=step)
-except errors.FirstTouchError as error:
-    print(json.dumps({"kind": type(error).__name__, "text": str(error), "facts": error.facts}))
-    sys.exit(error.exit_status)
-print(json.dumps({"kind": "", "steps": seen}))
-"""
+
+def load_in_child(job: dict[str, Any], out: int) -> int:
+    """A load, optionally in a control group or as another user, killed at a step or writing files at one."""
+
+    def say(found: dict[str, Any]) -> None:
+        os.write(out, json.dumps(found).encode())
+
+    if "group" in job:
+        (Path(job["group"]) / "cgroup.procs").write_text("0")
+    if "uid" in job:
+        os.setuid(job["uid"])
+    steps: list[str] = []
+
+    def step(name: str) -> None:
+        steps.append(name)
+        if len(steps) == job.get("kill"):
+            say({"step": name})
+            os.kill(os.getpid(), signal.SIGKILL)
+        for file, text in job.get("write", {}).get(name, []):
+            Path(file).write_text(text)
+
+    try:
+        weights.load(job["model"], directory=job["store"], threads=1, step=step)
+    except errors.FirstTouchError as error:
+        say({"kind": type(error).__name__, "text": str(error), "facts": error.facts})
+        return error.exit_status
+    return 0
 
 
 def run(model: Path, store: str, **job: Any) -> tuple[int, dict[str, Any]]:
-    """Exit status of a load in a child, and what it printed."""
-    result = child(CHILD, json.dumps({"model": str(model), "store": store, **job}))
-    assert not result.stderr, result.stderr
-    return result.returncode, json.loads(result.stdout.splitlines()[-1])
+    """Exit status of a load in a child process, or the negative number of the signal; and what it said."""
+    reading, writing = os.pipe()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # fork beside numpy's threads, which the child never uses
+        pid = os.fork()
+    if not pid:
+        status = 99
+        try:
+            status = load_in_child({"model": str(model), "store": store, **job}, writing)
+        finally:
+            os._exit(status)
+    os.close(writing)
+    with open(reading, "rb") as stream:
+        text = stream.read()
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), json.loads(text or "{}")
+
+
+@pytest.fixture(scope="module")
+def big(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of three chunks that no test changes."""
+    return make_model(tmp_path_factory.mktemp("big") / "m", size=33 << 20)
 
 
 def take(store: str, pages: int, name: str = "thief") -> subprocess.CompletedProcess[bytes]:
@@ -74,23 +95,20 @@ STEPS += ["filled", "verified", "placed", "manifest", "ready", "unmapped"]
 
 
 @pytest.mark.parametrize("kill", range(1, len(STEPS) + 2))
-def test_killed_at_every_step(store: str, tmp_path: Path, kill: int) -> None:
+def test_killed_at_every_step(store: str, big: Path, kill: int) -> None:
     """SIGKILL right after each step leaves nothing, and the next load goes ahead; after `published` all is there."""
-    model = make_model(tmp_path / "m", size=33 << 20)
-    result = child(CHILD, json.dumps({"model": str(model), "store": store, "kill": kill}))
-    assert result.returncode == -9 and result.stdout.split() == [[*STEPS, "published"][kill - 1]]
+    assert run(big, store, kill=kill) == (-signal.SIGKILL, {"step": [*STEPS, "published"][kill - 1]})
     if kill > len(STEPS):
         assert weights.verify("m", deep=True, directory=store)["chunks"] == 3
         return
     nothing_left(store)
     if kill % 4 == 0:
-        assert weights.load(model, directory=store).generation == 1
+        assert weights.load(big, directory=store).generation == 1
 
 
 @pytest.mark.parametrize("step", sorted(set(STEPS)))
-def test_interrupted_at_every_step(store: str, tmp_path: Path, step: str) -> None:
+def test_interrupted_at_every_step(store: str, big: Path, step: str) -> None:
     """An exception at any step (Ctrl-C, a callback that fails) gives everything back in this process too."""
-    model = make_model(tmp_path / "m", size=33 << 20)
     descriptors = os.listdir("/proc/self/fd")
 
     def interrupt(name: str) -> None:
@@ -98,7 +116,7 @@ def test_interrupted_at_every_step(store: str, tmp_path: Path, step: str) -> Non
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        weights.load(model, directory=store, step=interrupt)
+        weights.load(big, directory=store, step=interrupt)
     nothing_left(store)
     assert os.listdir("/proc/self/fd") == descriptors
 
@@ -143,14 +161,13 @@ def test_a_thief_before_the_reservation(mounter: Mounter, tmp_path: Path) -> Non
     give_back(other)
 
 
-def test_a_thief_in_mid_load(mounter: Mounter, tmp_path: Path) -> None:
+def test_a_thief_in_mid_load(mounter: Mounter, big: Path) -> None:
     """After the reservation a thief gets what is left over and no page of ours."""
     store, other = mounter(UNBOUNDED), mounter(UNBOUNDED, thief=True)
-    model = make_model(tmp_path / "m", size=33 << 20)
     results: list[int] = []
     everything = available() + 1
     image = weights.load(
-        model,
+        big,
         directory=store,
         threads=1,
         step=at("allocated", lambda: results.append(take(other, everything).returncode)),
@@ -307,9 +324,8 @@ def test_header_written_with_an_old_time(store: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("code", [errno.EIO, errno.ESTALE])
-def test_read_errors(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+def test_read_errors(store: str, big: Path, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
     """A disk error in one thread ends all of them; path, offset and errno are told."""
-    model = make_model(tmp_path / "m", size=33 << 20)
     real = os.preadv
 
     def read(fd: int, parts: Any, offset: int) -> int:
@@ -319,7 +335,7 @@ def test_read_errors(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(os, "preadv", read)
     with pytest.raises(errors.WeightsError) as caught:
-        weights.load(model, directory=store)
+        weights.load(big, directory=store)
     facts = caught.value.facts
     assert (facts["errno"], facts["offset"] % (16 << 20), caught.value.exit_status) == (code, 0, 9)
     assert facts["path"].endswith("model.safetensors") and os.listdir(store) == []
