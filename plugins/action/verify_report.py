@@ -47,6 +47,8 @@ class ActionModule(ActionBase):
         sources = [str(source) for source in task_vars.get("ansible_inventory_sources") or []]
         folder = report_dir(str(self._task.args.get("report_dir") or ""), sources)
         if self._task.args.get("state") == "prepared":
+            if not (task_vars.get("groups") or {}).get("all"):
+                raise AnsibleActionFail("the inventory has no hosts, so that there is nothing to verify")
             concerns_of(task_vars)
             prepare(folder)
             return {**result, "changed": False, "report_dir": folder}

@@ -106,14 +106,15 @@ def fleet(tmp_path_factory: pytest.TempPathFactory, closed_port: int) -> Path:
 
 @pytest.fixture
 def verify(fleet: Path, collections: Path, tmp_path: Path) -> Any:
-    def run(*arguments: str, reports: Path | None = None, limit: str = "") -> Done:
+    def run(*arguments: str, reports: Path | None = None, limit: str = "", inventory: bool = True) -> Done:
         kept = {key: value for key, value in os.environ.items() if not key.startswith("ANSIBLE_")}
         env = {**kept, "ANSIBLE_HOME": str(tmp_path / "home"), "ANSIBLE_COLLECTIONS_PATH": str(collections)}
         where = reports or tmp_path / "reports"
         given = [] if reports else ["-e", f"firsttouch_report_dir={where}"]
         narrow = ["--limit", limit] if limit else []
         program = Path(sys.executable).with_name("ansible-playbook")
-        command = [str(program), "-f", "6", "-i", str(fleet), "firsttouch.host.verify", *narrow, *given, *arguments]
+        hosts = ["-i", str(fleet)] if inventory else []
+        command = [str(program), "-f", "6", *hosts, "firsttouch.host.verify", *narrow, *given, *arguments]
         done = subprocess.run(
             command,
             cwd=tmp_path,
@@ -194,6 +195,14 @@ def test_tags_check_their_concerns_only_in_check_mode_too(verify: Any, fleet: Pa
     dry: Done = verify("--tags", "hugepages", "--check", limit="bad")
     assert dry.status == 2 and dry.document["hosts"][0]["results"] == host["results"]
     assert len(before) > 50 and files_of(fleet.parents[1] / "bad") == before
+
+
+def test_a_verification_of_no_host_is_no_success(verify: Any, tmp_path: Path) -> None:
+    done: Done = verify("-e", "firsttouch_hosts=nobody")
+    assert done.status != 0 and "firsttouch_hosts: no host matches nobody" in done.out
+    (tmp_path / "empty").write_text("")
+    empty: Done = verify("-i", str(tmp_path / "empty"), inventory=False)
+    assert empty.status == 2 and "the inventory has no hosts" in empty.out
 
 
 def test_a_misspelt_tag_asks_no_host(verify: Any) -> None:

@@ -79,15 +79,19 @@ def test_an_incomplete_host_is_not_called_fine(tmp_path: Path, capsys: pytest.Ca
 
 def test_before_the_first_host_mistakes_are_refused(tmp_path: Path) -> None:
     where = str(tmp_path / "out")
-    ready = plugin_of(verify_report, state="prepared", report_dir=where).run(task_vars={})
+    some: dict[str, Any] = {"groups": {"all": ["a"]}}
+    ready = plugin_of(verify_report, state="prepared", report_dir=where).run(task_vars=some)
     assert ready["report_dir"] == where and os.listdir(where) == ["hosts"] and os.listdir(f"{where}/hosts") == []
     with pytest.raises(AnsibleActionFail, match="firsttouch_verify_fail_on: unknown fial"):
-        plugin_of(verify_report, state="prepared", report_dir=where, fail_on=["fial"]).run(task_vars={})
+        plugin_of(verify_report, state="prepared", report_dir=where, fail_on=["fial"]).run(task_vars=some)
+    tagged = {**some, "ansible_run_tags": ["bot"]}
     with pytest.raises(AnsibleActionFail, match="no concern bot"):
-        plugin_of(verify_report, state="prepared", report_dir=where).run(task_vars={"ansible_run_tags": ["bot"]})
+        plugin_of(verify_report, state="prepared", report_dir=where).run(task_vars=tagged)
     (tmp_path / "file").write_text("")
     with pytest.raises(AnsibleActionFail, match="firsttouch_report_dir"):
-        plugin_of(verify_report, state="prepared", report_dir=str(tmp_path / "file")).run(task_vars={})
+        plugin_of(verify_report, state="prepared", report_dir=str(tmp_path / "file")).run(task_vars=some)
+    with pytest.raises(AnsibleActionFail, match="the inventory has no hosts"):
+        plugin_of(verify_report, state="prepared", report_dir=where).run(task_vars={"groups": {"all": []}})
 
 
 def test_reports_lie_beside_the_inventory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
