@@ -96,7 +96,7 @@ def plan(
 ) -> Plan:
     """What load() with the same arguments would take, exactly; the headers are read and checked, nothing is taken.
 
-    Raises InvalidSafetensorsError, WeightsError, MountMissingError. A shortage is in the plan, not raised.
+    Raises ArgumentError, InvalidSafetensorsError, MountMissingError, WeightsError. A shortage is in the plan instead.
     """
     request = _request(model, name, directory, page, nodes, policy, fallback)
     layout = _loader.layout_for(request.model, request.mount.page_bytes)
@@ -321,7 +321,7 @@ def _added(parts: Iterator[dict[int, int]]) -> dict[int, int]:
 
 
 def _expected(model: Model, expect: str | Mapping[str, str] | None) -> dict[str, str]:
-    """The digests that whole files must have, by file name. Raises WeightsError for a name that is not there."""
+    """The digests that whole files must have, by file name. Raises ArgumentError for a name that is not there."""
     if expect is None:
         return {}
     names = [source.name for source in model.sources]

@@ -35,6 +35,13 @@ def _again(kind: type[FirstTouchError], message: str, hint: str, facts: dict[str
     return kind(message, hint=hint, facts=facts)
 
 
+class ArgumentError(FirstTouchError, ValueError):
+    """Raised for an argument that makes no sense, before anything is looked at."""
+
+    code = "argument"
+    exit_status = 2
+
+
 # Of the machine.
 
 
@@ -49,6 +56,19 @@ class KernelError(FirstTouchError):
     """Raised when a system call fails that should not; facts has call and errno, `__cause__` is the OSError."""
 
     code = "kernel"
+
+
+class AffinityError(FirstTouchError):
+    """Raised when a thread cannot run where it was asked to."""
+
+    code = "affinity"
+
+
+class PlanError(FirstTouchError):
+    """Raised for a plan.json that cannot be read or is none."""
+
+    code = "plan"
+    exit_status = 2
 
 
 # Of the transport.
@@ -129,13 +149,6 @@ class WeightsError(FirstTouchError):
 
     code = "weights"
     exit_status = 9
-
-
-class ArgumentError(WeightsError, ValueError):
-    """Raised for an argument that makes no sense, before anything is looked at."""
-
-    code = "argument"
-    exit_status = 2
 
 
 class PoolTooSmallError(WeightsError):
