@@ -10,6 +10,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +104,9 @@ def served(
 
     def run() -> None:
         os.close(reader)
-        with InferenceServer(address, schema, options=options, max_batch=max_batch) as server:
+        # Huge pages are left to the tests that count them.
+        chosen = replace(options or Options(), pages="4k")
+        with InferenceServer(address, schema, options=chosen, max_batch=max_batch) as server:
             signal.signal(signal.SIGTERM, lambda *_: server.stop())
             os.write(writer, server.addresses[0].encode())
             os.close(writer)

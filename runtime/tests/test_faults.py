@@ -14,6 +14,7 @@ import signal
 import struct
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -70,7 +71,7 @@ def held(address: str, board: Board, options: Options) -> Iterator[tuple[str, in
         serve(server)
 
     def run() -> None:
-        holder = Holder([address], SCHEMA, worker, options)
+        holder = Holder([address], SCHEMA, worker, replace(options, pages="4k"))
         signal.signal(signal.SIGTERM, holder.stop)
         os.write(writer, holder.addresses[0].encode())
         os.close(writer)

@@ -12,12 +12,13 @@ cli        the command `firsttouch`
 
 from __future__ import annotations
 
-from firsttouch import errors
+from firsttouch import affinity, errors
 from firsttouch._guests import Guests
 from firsttouch._ports import Options
 from firsttouch._tls import Tls
 from firsttouch._wire import Schema
 from firsttouch.client import AsyncInferenceClient, InferenceClient
+from firsttouch.plan import choose_transport, load_plan
 from firsttouch.server import Batch, InferenceServer
 
 __version__ = "0.1.0"
@@ -30,5 +31,8 @@ __all__ = [
     "Options",
     "Schema",
     "Tls",
+    "affinity",
+    "choose_transport",
     "errors",
+    "load_plan",
 ]

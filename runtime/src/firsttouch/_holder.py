@@ -29,7 +29,7 @@ from firsttouch._sockets import Listener
 from firsttouch._transport import Address, Poller, parse_address
 from firsttouch._wire import Schema
 from firsttouch.errors import AddressError
-from firsttouch.server import InferenceServer
+from firsttouch.server import InferenceServer, resolve
 
 # A server that died before it answered anything is not started again at once.
 _FIRST_PAUSE_SECONDS = 0.05
@@ -74,7 +74,7 @@ class Holder:
         self._due: float | None = None
         self.restarts = 0
         try:
-            for text in addresses:
+            for text in resolve(addresses):
                 self._listen(parse_address(text))
         except BaseException:
             self._close()
@@ -97,6 +97,16 @@ class Holder:
     def addresses(self) -> list[str]:
         """Where it listens."""
         return [str(address) for address in self._listeners]
+
+    def describe(self) -> list[str]:
+        """What is served where, on what pages, for people."""
+        lines = [f"serving {address}" for address in self.addresses]
+        report = self._domain.segment.report if self._domain is not None else None
+        if report is not None:
+            where = f", bound to node {report.node}" if report.bound else ""
+            lines.append(f"shared memory: {report.size >> 10} KiB of {report.kind} pages{where}")
+            lines += [f"  {remark}" for remark in report.remarks]
+        return lines
 
     def run(self) -> None:
         """Run until stop(). The server is ended with SIGTERM, and killed if that takes more than 5 s."""

@@ -123,6 +123,15 @@ def set_mempolicy(mode: Mpol, nodes: Iterable[int] = ()) -> None:
     syscall("set_mempolicy", int(mode), mask, bits)
 
 
+def get_mempolicy() -> tuple[int, list[int]]:
+    """The memory policy of the calling thread: mode and nodes. Raises OSError."""
+    mode = ctypes.c_int()
+    mask = (ctypes.c_ulong * 16)()
+    word = 8 * ctypes.sizeof(ctypes.c_ulong)
+    syscall("get_mempolicy", ctypes.byref(mode), mask, word * len(mask), None, 0)
+    return mode.value, [i * word + bit for i, bits in enumerate(mask) for bit in range(word) if bits >> bit & 1]
+
+
 def page_nodes(addresses: Sequence[int]) -> list[int]:
     """The node of the page at each of ADDRESSES of this process, or a negative errno (move_pages(2), a query)."""
     count = len(addresses)

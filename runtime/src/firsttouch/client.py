@@ -14,10 +14,12 @@ from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any
 
+from firsttouch import plan
 from firsttouch._links import Dial
 from firsttouch._session import Connector, Session, answer, check_outcome, deadline, expired
 from firsttouch._tls import Tls
 from firsttouch._transport import Lane, parse_address
+from firsttouch._transport_choice import Choice
 from firsttouch._wire import Array, Schema, pack_meta
 from firsttouch.errors import BrokenError, BusyError
 
@@ -27,6 +29,11 @@ _clock = time.monotonic_ns
 _NET_NS = 200_000_000
 # A request with which the connection broke so many times may be the reason: it is not sent again.
 _MAX_TRIES = 3
+
+
+def _resolve(address: str, latency_target_us: float | None = None) -> tuple[str, Choice | None]:
+    """ADDRESS with `auto` made a real one, and why that."""
+    return plan.auto_client(address, None, latency_target_us) or (address, None)
 
 
 def _wait(lane: Lane, deadline_ns: int) -> bool:
@@ -99,11 +106,15 @@ class InferenceClient:
         reconnect: bool = True,
         name: str = "",
         tls: Tls | None = None,
+        latency_target_us: float | None = None,
     ) -> None:
         """Connect. SCHEMA is what the server must have, if given; TIMEOUT is in seconds, for each request.
 
-        Raises AddressError, BrokenError when nobody serves there, BusyError, RefusedError, SchemaError, ProtocolError.
+        ADDRESS may be `auto` or `auto://NAME`: the host's plan decides, `choice` says why, and LATENCY_TARGET_US goes
+        before the plan's. Raises AddressError, BrokenError when nobody serves there, BusyError, RefusedError,
+        SchemaError, ProtocolError.
         """
+        address, self.choice = _resolve(address, latency_target_us)
         self._connector = Connector(
             Dial(parse_address(address), lanes=lanes, schema=schema, seconds=min(timeout, 5.0), name=name, tls=tls)
         )
@@ -228,7 +239,7 @@ class AsyncInferenceClient:
         tls: Tls | None = None,
     ) -> AsyncInferenceClient:
         """Connect, in a thread. See InferenceClient for the arguments and what it raises."""
-        dial = Dial(parse_address(address), lanes, schema, min(timeout, 5.0), name, tls)
+        dial = Dial(parse_address(_resolve(address)[0]), lanes, schema, min(timeout, 5.0), name, tls)
         return cls(await asyncio.to_thread(Connector, dial), timeout, reconnect)
 
     async def infer(

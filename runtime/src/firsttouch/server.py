@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from firsttouch import _ports
+from firsttouch import _ports, plan
 from firsttouch._metrics import Metrics
 from firsttouch._ports import Options
 from firsttouch._transport import Poller, Port, Slot, parse_address
@@ -22,6 +22,15 @@ from firsttouch.errors import ClosedError, HandlerError, ProtocolError, SchemaEr
 _clock = time.monotonic_ns
 _sched_yield = os.sched_yield
 _LOOKS_PER_TURN = 4
+
+
+def resolve(address: str | Sequence[str]) -> list[str]:
+    """ADDRESS with `auto` made real ones, by the host's plan."""
+    found: list[str] = []
+    for text in [address] if isinstance(address, str) else address:
+        auto = plan.auto_server(text)
+        found += auto[0] if auto else [text]
+    return found
 
 
 class Batch:
@@ -111,7 +120,7 @@ class InferenceServer:
         self._pidfd = -1
         self._stopping = False
         self._poller.add(self._stop, lambda _: hush(self._stop))
-        addresses = [parse_address(text) for text in ([address] if isinstance(address, str) else address)]
+        addresses = [parse_address(text) for text in resolve(address)]
         self._ports: list[Port] = []
         self._open = True
         try:
