@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from plan_host import SYSTEM, make_host
 from support import put, run_module
+from test_recorded_hosts import OWN, unpack
 
 
 @pytest.fixture
@@ -121,3 +122,26 @@ def test_nothing_is_written_and_check_mode_answers_the_same(guest: Path) -> None
     before, whole = files(), ask(guest)
     assert run_module("numa_topology_verify", {"sysroot": str(guest)}, check=True) == whole
     assert files() == before
+
+
+@pytest.mark.parametrize(
+    ("name", "expected", "verdict", "transport", "risk"),
+    [
+        ("testhost-two-node", {}, "consistent", "shm", None),
+        ("testhost-two-node", {"trust": "asserted"}, "exposed", "shm", None),
+        ("testhost-two-node", {"cores_per_socket": 2}, "consistent", "shm", False),
+        ("testhost-hidden", {}, "hidden", "unix", None),
+        ("testhost-hidden", {"cores_per_socket": 6}, "hidden", "unix", True),
+        ("testhost-hidden", {"cores_per_socket": 6, "trust": "asserted"}, "exposed", "shm", True),
+    ],
+)
+def test_the_test_hosts(
+    tmp_path: Path, name: str, expected: dict[str, Any], verdict: str, transport: str, risk: bool | None
+) -> None:
+    result = ask(unpack(OWN / f"{name}.tar.xz", tmp_path / "root"), expected=expected)
+    assert (result["verdict"], result["transport"]["transport"]) == (verdict, transport)
+    assert result["co_scheduling"]["risk"] is risk
+    rows = {row["id"]: row["status"] for row in result["results"]}
+    assert rows["numa.co_scheduling"] == {None: "not_evaluated", False: "pass", True: "warn"}[risk]
+    if "trust" in expected:
+        assert result["asserted_by"] == "firsttouch_numa"
