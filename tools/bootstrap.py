@@ -22,6 +22,7 @@ VENV = ROOT / ".venv"
 REQUIREMENTS = ROOT / "tests" / "requirements.txt"
 STAMP = VENV / ".firsttouch-requirements"
 OLDEST_PYTHON = (3, 11)
+OS_RELEASE = Path("/etc/os-release")
 # Programs that Debian keeps out of a user's PATH.
 SBIN = "/usr/local/sbin:/usr/sbin:/sbin"
 
@@ -94,7 +95,7 @@ def as_root() -> list[str]:
 def browser_needs() -> tuple[Need, ...]:
     """Debian's Chromium. Elsewhere nothing: Ubuntu's is a stub for a snap, and the stage says that it was not run."""
     try:
-        release = Path("/etc/os-release").read_text()
+        release = OS_RELEASE.read_text()
     except OSError:
         release = ""
     if "ID=debian" in release.splitlines():
