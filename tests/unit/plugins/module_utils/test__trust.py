@@ -437,6 +437,24 @@ def test_all_that_was_seen_is_evidence() -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("topology", "signs", "seen", "points"),
+    [
+        (host(guest("vmware"), [range(8)], possible=range(128)), Signs(), "CPUs 8-127 may be added", "nothing"),
+        (host(guest("kvm"), *TWO, remote=20), Signs(), "distances 10, 20: the kernel's own", "nothing"),
+        (host(guest("kvm"), *TWO, distances=False), Signs(), "distances are not known", "nothing"),
+        (host(guest("kvm"), *TWO), Signs(pci={-1: 9}), "no device says which node it is at", "nothing"),
+        (host(guest("kvm"), *TWO), Signs(pci={0: 9}), "devices at 1 node: 0", "nothing"),
+        (host(guest("kvm"), [range(4)], [[cpu] for cpu in range(4)]), Signs(), "one core each", "nothing"),
+        (host(METAL, [range(2)], spans(0, 1, 2)), Signs(), "2 sockets, 1 node with CPUs", "hidden"),
+        (host(METAL, [range(4)], source="no_numa"), Signs(), "the kernel shows no nodes", "nothing"),
+    ],
+)
+def test_single_pieces_of_evidence(topology: Topology, signs: Signs, seen: str, points: str) -> None:
+    rows = [row for row in assess(topology, signs).evidence if seen in row.seen]
+    assert [row.points for row in rows] == [points]
+
+
 def test_signs(tmp_path: Path) -> None:
     cpuinfo = f"processor\t: 0\nvendor_id\t: AuthenticAMD\ncpu family\t: 25\nmodel\t\t: 17\nmodel name\t: {EPYC_84}\n"
     put(tmp_path, "/proc/cpuinfo", cpuinfo)
