@@ -128,6 +128,8 @@ FACTS: tuple[tuple[str, Callable[[Mapping[str, Any]], Any]], ...] = (
     ("kernel", lambda host: host["view"].get("kernel")),
     ("topology", shape),
     ("hypervisor", lambda host: (host["view"].get("hypervisor") or "none seen") if host["view"] else None),
+    ("trust in the topology", lambda host: (host["view"].get("trust") or {}).get("verdict")),
+    ("transport", lambda host: ((host["view"].get("trust") or {}).get("transport") or {}).get("transport")),
     ("isolated CPUs", lambda host: (host["view"]["cpus"]["isolated"] or "none") if host["view"] else None),
 )
 

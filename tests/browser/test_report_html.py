@@ -176,6 +176,8 @@ def test_failures_come_first_in_a_host_and_pictures_have_words(chrome: Browser, 
     assert panel.index("vm_sysctls.vm.swappiness") < panel.index("thp.mode") < panel.index("Sockets, nodes, CPUs")
     assert "asked 160, got 159, free 159, 1 short" in panel and "not asked per node" in panel
     labels = chrome.run("return [...document.querySelectorAll('.detail svg')].map((s) => s.getAttribute('aria-label'))")
+    assert "exposed: bare metal whose sources agree." in panel and "Transport shm: same host, bound memory." in panel
+    assert "Co-scheduling risk: 88 vCPUs in node 0, a socket has 84 cores." in panel
     mend = chrome.run("return document.querySelector('.detail .cmd code').textContent")
     assert mend == "ansible-playbook -i /srv/hosts.yml firsttouch.host.provision --limit bad"
     assert labels[0] == "2 sockets, 2 nodes, 8 CPUs; isolated: 2-3,6-7" and all(labels)

@@ -47,6 +47,14 @@ VIEW: dict[str, Any] = {
         {"size": "1G", "node": 1, "asked": None, "got": 1, "free": None, "surplus": 0},
     ],
     "warnings": [],
+    "trust": {
+        "verdict": "exposed",
+        "words": "bare metal whose sources agree",
+        "evidence": [{"source": "/sys/devices/system/node/online", "seen": "2 nodes", "points": "consistent"}],
+        "co_scheduling": {"risk": True, "text": "88 vCPUs in node 0, a socket has 84 cores"},
+        "asserted_by": None,
+        "transport": {"transport": "shm", "rule": "all_hold", "words": "same host, bound memory", "warning": ""},
+    },
 }
 PLAN: dict[str, Any] = {
     "digest": "aaaaaaaaaaaa",

@@ -152,6 +152,20 @@
       })))));
   };
 
+  // Is what the kernel shows real, who says so, and what follows for the transport.
+  const trust = (view) => {
+    const found = view.trust;
+    if (!found) return null;
+    const shared = found.co_scheduling, carried = found.transport;
+    return [el("h3", {}, "Does this topology exist?"),
+      el("p", {}, el("strong", {}, found.verdict), `: ${found.words}.`, found.asserted_by ? ` Asserted by ${found.asserted_by}.` : null),
+      shared && shared.text ? el("p", {class: shared.risk ? "short" : null}, shared.risk ? "Co-scheduling risk: " : "Co-scheduling: ", shared.text, ".") : null,
+      carried ? el("p", {}, "Transport ", el("strong", {}, carried.transport), `: ${carried.words}.`, carried.warning ? ` ${carried.warning}.` : null) : null,
+      el("details", {class: "all"}, el("summary", {}, `${found.evidence.length} pieces of evidence`),
+        el("table", {class: "answers"}, el("thead", {}, el("tr", {}, ["seen", "speaks for", "source"].map((text) => el("th", {scope: "col"}, text)))),
+          el("tbody", {}, found.evidence.map((row) => el("tr", {}, el("td", {}, row.seen), el("td", {}, row.points), el("td", {}, el("code", {}, row.source)))))))];
+  };
+
   const panel = (host) => {
     const view = host.view === null ? null : data.views[host.view];
     const answers = host.answers.map((position) => data.answers[position]);
@@ -169,7 +183,7 @@
         open.some((row) => data.bad.includes(row.status)) ? el("div", {}, el("h3", {}, "Bring it back to its plan"), copyable(host.mend, "provisioning")) : null,
         el("div", {}, el("h3", {}, "Look again"), copyable(host.again, "verifying"))) : null,
       view ? [el("div", {class: "pair"},
-          el("div", {}, el("h3", {}, "Sockets, nodes, CPUs"), topology(view)),
+          el("div", {}, el("h3", {}, "Sockets, nodes, CPUs"), topology(view), trust(view)),
           el("div", {}, el("h3", {}, "Huge pages"), pools(view), el("h3", {}, "Distances between nodes"), distances(view))),
         view.warnings.length ? [el("h3", {}, "About the topology"), el("ul", {}, view.warnings.map((text) => el("li", {}, text)))] : null] : null,
       answers.length ? el("details", {class: "all"}, el("summary", {}, `All ${answers.length} answers`),

@@ -62,6 +62,8 @@ def test_facts_group_what_was_really_seen() -> None:
         "2 sockets, 2 nodes, 8 CPUs",
         "1 socket, 2 nodes, 8 CPUs",
     ]
+    assert by_name["trust in the topology"] == [("exposed", ["a", "b", "c"])]
+    assert by_name["transport"] == [("shm", ["a", "b", "c"])]
     assert by_name["isolated CPUs"] == [("2-3,6-7", ["a", "b", "c"])]
 
 
