@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from ansible_collections.firsttouch.host.plugins.module_utils._verdict import brief
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
@@ -231,11 +232,7 @@ def _problem(row: Mapping[str, Any], inventory: Sequence[str]) -> dict[str, Any]
 
 
 def _brief(value: Any) -> str:
-    if value is None:
-        return "nothing"
-    if isinstance(value, str):
-        return value or '""'
-    return json.dumps(value, ensure_ascii=False, sort_keys=True)
+    return "nothing" if value in (None, []) else brief(value)
 
 
 def _set(value: Any) -> str:

@@ -18,6 +18,8 @@ import unicodedata
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
+from ansible_collections.firsttouch.host.plugins.module_utils._verdict import brief
+
 SCHEMA = 1
 KIND = "firsttouch.verify.host"
 STATES = ("fail", "error", "unreachable", "incomplete", "pass")
@@ -168,4 +170,4 @@ def _answer(row: Mapping[str, Any], width: int) -> Iterable[str]:
 
 
 def _value(value: Any) -> str:
-    return "nothing" if value is None else clean(value, 70)
+    return "nothing" if value in (None, []) else clean(brief(value), 70)

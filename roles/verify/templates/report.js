@@ -24,6 +24,9 @@
     if (value === null || value === undefined) return "nothing";
     if (typeof value === "string") return value === "" ? '""' : value;
     if (Array.isArray(value) && value.every((item) => typeof item === "string")) return value.join(" ") || "nothing";
+    if (typeof value === "object" && !Array.isArray(value) && Object.keys(value).length) {
+      return Object.entries(value).map(([key, item]) => `${key}=${brief(item)}`).join(" ");
+    }
     return JSON.stringify(value);
   };
   const bytes = (number) => {
