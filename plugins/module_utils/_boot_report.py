@@ -198,9 +198,9 @@ def _judge(
             return Problem(
                 "not_generated", text, entry.file if entry else None, entry.file_line if entry else None
             )
-        return _overridden(layers, wanted) or _at_entry(following, entry)
+        return overridden(layers, wanted) or _at_entry(following, entry)
     if following is None and configured is not None and configured[0]:
-        return _overridden(layers, wanted) or _at_setting(layers, configured)
+        return overridden(layers, wanted) or _at_setting(layers, configured)
     if running is not None and running[0]:
         if staged and running[0] in ("missing_tokens", "wrong_order", "different_effect"):
             return Problem(
@@ -213,7 +213,7 @@ def _judge(
         and configured[0]
         and _generated_from_settings(layers)
     ):
-        return _overridden(layers, wanted) or _at_setting(layers, configured)
+        return overridden(layers, wanted) or _at_setting(layers, configured)
     if following is None and configured is None:
         return Problem("not_evaluated", "no layer of the next boot could be read")
     return None
@@ -224,7 +224,8 @@ def _generated_from_settings(layers: Layers) -> bool:
     return layers.backend is not None and layers.backend.name == "grub"
 
 
-def _overridden(layers: Layers, wanted: list[str]) -> Problem | None:
+def overridden(layers: Layers, wanted: list[str]) -> Problem | None:
+    """The assignment that takes WANTED off the settings, whether or not the boot entries can be read."""
     step = layers.backend.overriding(wanted) if layers.backend else None
     if step is None:
         return None

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from . import _cmdline
 from ._boot_effect import Concern, contradicting, effect_of, ignored_by_kernel, needs_boot, shortfall
-from ._boot_report import foreign_staged, verdict
+from ._boot_report import foreign_staged, overridden, verdict
 from ._boot_types import LineToken
 from ._checks_host import HUGEPAGES, ISOLATED, REBOOT, THP, Check, Context
 from ._checks_lines import Line, NoLine, layers_of, line_of, predicted
@@ -106,6 +106,10 @@ def _why_missing(ctx: Context, layer: str, lacks: str) -> tuple[str, str, str]:
     if layer != "running" and str(told["reason"]).startswith(("overridden_by", "not_generated")):
         where = f"{told['file']}:{told['line']}" if told["line"] else str(told["file"] or "")
         return told["reason"], where, f"Mend that, then run provision with {names}: {told['text']}."
+    taken_off = overridden(layers_of(ctx), ctx.tokens()) if layer == "configured" else None
+    if taken_off:
+        remedy = f"Mend that, then run provision with {names}: {taken_off.text}."
+        return taken_off.reason, taken_off.where(), remedy
     return "not_configured", "", f"Run provision with {names}: the next boot comes up without it."
 
 

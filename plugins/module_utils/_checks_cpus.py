@@ -171,14 +171,21 @@ def check_default_irq_affinity(ctx: Context) -> Iterator[Result]:
             intended=False,
         )
         return
+    reason = _why_not(ctx, "irqaffinity", wanted)
+    remedy = f"Run provision with {ISOLATED} and let it reboot."
+    if reason == "kernel_refused":
+        # irqaffinity= is taken wherever there is SMP, and root may write another mask at any time.
+        mask = f"{sum(1 << cpu for cpu in wanted):x}"
+        reason = "live_differs"
+        remedy = f"Somebody wrote it since the boot, {ISOLATED} is in force: echo {mask} > {_IRQ}, or reboot."
     yield judge(
         identity,
         "running",
         format_list(wanted),
         format_list(live),
-        reason=_why_not(ctx, "irqaffinity", wanted),
+        reason=reason,
         source=_IRQ,
-        remedy=f"Run provision with {ISOLATED} and let it reboot.",
+        remedy=remedy,
     )
 
 

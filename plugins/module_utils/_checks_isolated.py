@@ -67,7 +67,7 @@ def check_irqs(ctx: Context) -> Iterator[Result]:
             [],
             _rows(sure),
             reason="irq_on_isolated_cpu",
-            source=_irq_file(sure[0]) if sure else IRQ_DIR,
+            source=_irq_file(sure[0], cpus) if sure else IRQ_DIR,
             remedy=f"{_move(sure, cpus)} {ISOLATED} keeps new ones off from the next boot on, {IRQBALANCE}: "
             "ban_isolated keeps irqbalance from moving them back.",
             intended=asked(ctx),
@@ -79,7 +79,7 @@ def check_irqs(ctx: Context) -> Iterator[Result]:
             [],
             _rows(maybe),
             reason="irq_may_be_managed",
-            source=_irq_file(maybe[0]),
+            source=_irq_file(maybe[0], cpus),
             remedy=f"This kernel does not tell managed interrupts apart: {_move(maybe, cpus)} Where that is "
             f"refused it is managed and belongs there; {ISOLATED} names the CPUs.",
             intended=asked(ctx),
@@ -87,7 +87,7 @@ def check_irqs(ctx: Context) -> Iterator[Result]:
         )
     if fixed:
         yield Result(
-            f"{identity}.managed", "pass", "running", None, _rows(fixed), "", _irq_file(fixed[0]), "", False
+            f"{identity}.managed", "pass", "running", None, _rows(fixed), "", _irq_file(fixed[0], cpus), "", False
         )
 
 
@@ -98,15 +98,23 @@ def _kind(irq: Irq, cpus: frozenset[int]) -> str:
         # The kernel does not say where it goes: only what already came there counts.
         return "maybe" if irq.allowed and irq.allowed & cpus and irq.came_to(cpus) else ""
     if not where & cpus:
-        return ""
+        return _kind_later(irq, cpus)
     elsewhere = bool(irq.allowed and irq.allowed - cpus)
     if irq.fixed and not elsewhere:
         return "fixed"
     return "maybe" if irq.fixed is None and not elsewhere else "on"
 
 
-def _irq_file(irq: Irq) -> str:
-    name = "smp_affinity_list" if irq.effective is None else "effective_affinity_list"
+def _kind_later(irq: Irq, cpus: frozenset[int]) -> str:
+    """_kind() of what is elsewhere now: a new mask may only count from the next interrupt on (irq/migration.c)."""
+    if irq.fixed or not irq.allowed or irq.allowed - cpus:
+        return ""
+    return "maybe" if irq.fixed is None else "on"
+
+
+def _irq_file(irq: Irq, cpus: frozenset[int]) -> str:
+    there = irq.effective is not None and irq.effective & cpus
+    name = "effective_affinity_list" if there else "smp_affinity_list"
     return f"{IRQ_DIR}/{irq.number}/{name}"
 
 

@@ -276,7 +276,7 @@ def _cause(want: Want, row: Mapping[str, Any], off: list[str], context: Context)
         return "wrong_node", f"{text}: the total is right, the nodes are not"
     if got > asked:
         return "more_than_asked", f"{text}: something else adds pages"
-    return "allocation_short", f"{text}: the kernel did not find the memory"
+    return "allocation_short", f"{text}: the kernel did not find the memory, or somebody gave pages back"
 
 
 def _told(want: Want, context: Context) -> tuple[str, str] | None:

@@ -254,7 +254,7 @@ BROKEN: dict[str, tuple[Break, Expected]] = {
     ),
     "new interrupts go to isolated CPUs": (
         lambda root: put(root, "/proc/irq/default_smp_affinity", "00000000,0000000f\n"),
-        {"cpu_isolation.default_irq_affinity": ("fail", "kernel_refused")},
+        {"cpu_isolation.default_irq_affinity": ("fail", "live_differs")},
     ),
     "irqbalance runs without our list": (
         lambda root: put(root, "/proc/612/environ", "LANG=C\0IRQBALANCE_BANNED_CPULIST=1\0"),
@@ -276,6 +276,10 @@ BROKEN: dict[str, tuple[Break, Expected]] = {
     "an interrupt sits on an isolated CPU": (
         lambda root: vh.irq(root, 25, "0-3", "3"),
         {"cpu_isolation.irqs": ("fail", "irq_on_isolated_cpu")},
+    ),
+    "an interrupt that nobody can tell managed will go to an isolated CPU": (
+        lambda root: vh.irq(root, 25, "3", "0"),
+        {"cpu_isolation.irqs.unsure": ("warn", "irq_may_be_managed")},
     ),
     "an interrupt that may be managed sits there": (
         lambda root: vh.irq(root, 25, "3", "3"),
