@@ -2,8 +2,9 @@
 """Run the benchmarks of bench/, print their tables and write build/bench/NAME.json.
 
 Each bench/NAME.py has a function measure() that returns rows of figure, value, unit, goal and met. A goal is a
-sentence or null; met is null where there is none. A goal that is missed is shown and fails nothing; a benchmark
-that cannot run leaves no figures, does not keep the others from running, and fails.
+sentence or null; met is null where there is none, or no value: that is what could not be measured. A goal that is
+missed is shown and fails nothing; a benchmark that cannot run leaves no figures, does not keep the others from
+running, and fails.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import argparse
 import importlib
 import json
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -38,9 +40,10 @@ def check_rows(name: str, rows: Sequence[dict[str, Any]]) -> None:
     for row in rows:
         if set(row) != set(COLUMNS):
             raise CommandError(f"{name}: a row has {', '.join(row)} instead of {', '.join(COLUMNS)}")
-        if not isinstance(row["value"], (int, float)) or isinstance(row["value"], bool):
+        number = isinstance(row["value"], (int, float)) and not isinstance(row["value"], bool)
+        if not number and row["value"] is not None:
             raise CommandError(f"{name}: {row['figure']} is {row['value']!r}, no number")
-        if (row["goal"] is None) != (row["met"] is None):
+        if (row["met"] is not None) != (number and row["goal"] is not None):
             raise CommandError(f"{name}: {row['figure']} has a goal without a verdict, or one without a goal")
     if not rows:
         raise CommandError(f"{name} has measured nothing")
@@ -86,6 +89,9 @@ def main() -> int:
         except CommandError as error:
             failed.append(name)
             print(f"FAILED: {error}", flush=True)
+        except Exception:  # of a benchmark's own: the others still run
+            failed.append(name)
+            print(f"FAILED: {traceback.format_exc()}", flush=True)
     if failed:
         print(f"\nnot measured: {', '.join(failed)}", file=sys.stderr)
     return int(bool(failed))

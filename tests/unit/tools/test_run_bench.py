@@ -54,10 +54,12 @@ def test_one_that_cannot_run_fails_and_stops_no_other(
     stale = tmp_path / "build/bench/x_bad.json"
     stale.parent.mkdir(parents=True)
     stale.write_text("[]")
-    assert bench(monkeypatch, tmp_path, x_bad=CommandError("no such module"), x_good=[ROW]) == 1
+    broken = {"x_bad": CommandError("no such module"), "x_crash": OSError("no shared memory")}
+    assert bench(monkeypatch, tmp_path, **broken, x_good=[ROW]) == 1
     assert not stale.exists() and (stale.parent / "x_good.json").exists()
     captured = capsys.readouterr()
-    assert "FAILED: no such module" in captured.out and "not measured: x_bad" in captured.err
+    assert "FAILED: no such module" in captured.out and "OSError: no shared memory" in captured.out
+    assert "not measured: x_bad, x_crash" in captured.err
 
 
 @pytest.mark.parametrize(
@@ -70,6 +72,12 @@ def test_rows_that_nobody_could_read_are_no_figures(change: dict[str, Any], word
         run_bench.check_rows("x", [{**ROW, **change}])
     with pytest.raises(CommandError, match="nothing"):
         run_bench.check_rows("x", [])
+
+
+def test_what_was_not_measured_has_no_verdict() -> None:
+    run_bench.check_rows("x", [{**ROW, "value": None, "met": None}])
+    with pytest.raises(CommandError, match="verdict"):
+        run_bench.check_rows("x", [{**ROW, "value": None}])
 
 
 def test_the_goal_of_our_modules_is_the_peer_of_the_same_run(monkeypatch: pytest.MonkeyPatch) -> None:
