@@ -89,7 +89,7 @@ def main() -> int:
         except CommandError as error:
             failed.append(name)
             print(f"FAILED: {error}", flush=True)
-        except Exception:  # of a benchmark's own: the others still run
+        except Exception:  # noqa: BLE001 - whatever a benchmark trips over, the others still run
             failed.append(name)
             print(f"FAILED: {traceback.format_exc()}", flush=True)
     if failed:
