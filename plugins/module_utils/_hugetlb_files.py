@@ -181,9 +181,12 @@ def _mapped(root: str, pid: int, wanted: set[Key], live: bool) -> set[Key]:
         (f"{os.major(device):02x}:{os.minor(device):02x}".encode(), str(inode).encode()): (device, inode)
         for device, inode in wanted
     }
+    devices = tuple({device for device, _inode in places})
     found = set()
     with open(resolve(root, f"{PROC}/{pid}/maps"), "rb") as stream:
         for line in stream:
+            if not any(device in line for device in devices):
+                continue  # most lines of a large process, quickly
             fields = line.split(None, 5)
             if len(fields) > 4 and (fields[3], fields[4]) in places:
                 found.add(places[fields[3], fields[4]])
