@@ -188,6 +188,37 @@ def test_failures_come_first_in_a_host_and_pictures_have_words(chrome: Browser, 
     assert table == ["10", "21", "21", "10"]
 
 
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"sockets": []},
+        {"sockets": [], "nodes": [], "cores": [], "cpus": dict.fromkeys(VIEW["cpus"], ""), "pools": []},
+        {"nodes": [*VIEW["nodes"], {"id": 7, "cpus": "", "memory_bytes": None, "distances": None}]},
+        {"cpus": {**VIEW["cpus"], "online": "0-511"}, "sockets": [{"id": None, "cpus": "0-511"}], "cores": []}
+        | {"nodes": [{"id": 0, "cpus": "0-511", "memory_bytes": 1, "distances": {"0": 10}}]},
+        {"pools": [{"size": "2M", "node": 0, "asked": 0, "got": None, "free": None, "surplus": None}]},
+        {"kernel": None, "arch": None, "memory_bytes": None, "trust": None, "warnings": [EVIL]},
+    ],
+)
+def test_an_odd_topology_is_drawn_too(chrome: Browser, tmp_path: Path, odd: dict[str, Any]) -> None:
+    page = written(tmp_path / "odd.html", [verified("odd", answer("boot.a"), host={**VIEW, **odd})])
+    for width in (390, 1280):
+        chrome.view(width)
+        chrome.open(page, "#h0")
+        assert chrome.run("return document.querySelectorAll('.detail svg.topo').length") == 1
+        wide = chrome.run("return document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        assert wide <= 0
+
+
+def test_many_silent_hosts_do_not_bury_the_rest(chrome: Browser, tmp_path: Path) -> None:
+    silent = [broken(f"dark{n}", unreachable=True, msg="no route") for n in range(40)]
+    chrome.open(written(tmp_path / "dark.html", [verified("bad", answer("boot.a", "fail")), *silent]))
+    seen = "return [...document.querySelectorAll('.edge-unreachable')].filter((e) => e.checkVisibility()).length"
+    assert chrome.run(seen) == 10
+    chrome.run("document.querySelector('.rest').open = true")
+    assert chrome.run(seen) == 40
+
+
 def test_a_state_is_never_told_by_colour_alone(chrome: Browser, small: Path) -> None:
     chrome.open(small)
     open_all(chrome)
