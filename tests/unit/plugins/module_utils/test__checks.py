@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The list of checks is whole: no id twice, every one documented with its layers."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+from ansible_collections.firsttouch.host.plugins.module_utils._checks import CHECKS, CONCERNS
+from ansible_collections.firsttouch.host.plugins.module_utils._verdict import LAYERS, STATUSES
+from support import ROOT
+
+PAGE = (ROOT / "docs" / "checks.md").read_text()
+ROWS = re.findall(r"^\| `([\w.]+)` \| ([\w, ]+) \| (\w+) \| (.+) \|$", PAGE, re.MULTILINE)
+
+
+def test_every_check_is_documented_with_its_layers() -> None:
+    assert {name: set(layers.split(", ")) for name, layers, _worst, _text in ROWS} == {
+        check.id: set(check.layers) for check in CHECKS
+    }
+    assert len(ROWS) == PAGE.count("\n| `") == len(CHECKS)
+
+
+def test_every_check_has_one_id_and_known_layers() -> None:
+    assert [name for name, count in Counter(check.id for check in CHECKS).items() if count > 1] == []
+    assert {layer for check in CHECKS for layer in check.layers} == set(LAYERS)
+    assert {worst for _name, _layers, worst, _text in ROWS} <= set(STATUSES)
+
+
+def test_every_concern_has_checks() -> None:
+    assert {concern for check in CHECKS for concern in check.concerns} == set(CONCERNS)
