@@ -155,6 +155,8 @@ def closing(document: t.Mapping[str, t.Any], paths: t.Sequence[str]) -> list[str
         "unreachable": "no check failed on the hosts that could be reached",
         "failed_and_unreachable": f"{summary['failed']} failed, {summary['unreachable']} unreachable",
     }[document["outcome"]]
+    if summary["unreachable"] == summary["hosts"]:
+        verdict = "no host could be reached, and nothing was verified"
     lines = [f"Verified {summary['hosts']} hosts: {counts}. Outcome: {verdict}."]
     if summary["incomplete"]:
         lines.append("Incomplete is not as planned: something that the plan asks for could not be looked at.")

@@ -188,6 +188,8 @@ def headline(document: Mapping[str, Any]) -> str:
     if bad:
         first = f"{bad} of {some} {'is' if bad == 1 else 'are'} not as planned"
         return f"{first}, {unreached}" if dark else first
+    if dark == total:
+        return "The host could not be reached" if total == 1 else f"None of {some} could be reached"
     if dark:
         return f"{unreached[0].upper()}{unreached[1:]} of {some}; no other failed"
     if summary["incomplete"]:

@@ -77,6 +77,13 @@ def test_an_incomplete_host_is_not_called_fine(tmp_path: Path, capsys: pytest.Ca
     assert returned["failed_hosts"] == {} and "Incomplete is not as planned" in capsys.readouterr().out
 
 
+def test_a_fleet_in_the_dark_is_called_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    entry = broken("dark", unreachable=True, msg="no route")
+    returned = plugin_of(verify_report, report_dir=str(tmp_path / "out")).run(task_vars=play(tmp_path, entry))
+    assert returned["outcome"] == "unreachable" and returned["failed_hosts"] == {}
+    assert "no host could be reached, and nothing was verified" in capsys.readouterr().out
+
+
 def test_before_the_first_host_mistakes_are_refused(tmp_path: Path) -> None:
     where = str(tmp_path / "out")
     some: dict[str, Any] = {"groups": {"all": ["a"]}}

@@ -106,7 +106,9 @@ def test_failed_hosts_come_first_and_cells_take_the_worst() -> None:
         ([verified("a", PASS), verified("b", PASS)], "All 2 hosts are as planned"),
         ([verified("a", PASS), verified("b", FAIL)], "1 of 2 hosts is not as planned"),
         ([DARK, verified("b", FAIL)], "1 of 2 hosts is not as planned, 1 could not be reached"),
-        ([DARK], "1 could not be reached of 1 host; no other failed"),
+        ([DARK], "The host could not be reached"),
+        ([DARK, DARK], "None of 2 hosts could be reached"),
+        ([DARK, verified("b", PASS)], "1 could not be reached of 2 hosts; no other failed"),
     ],
 )
 def test_the_headline(entries: list[dict[str, Any]], text: str) -> None:
