@@ -30,7 +30,7 @@ lint: ## ansible-lint, yamllint, ruff, mypy, changelog fragments
 	@$(VENV) tools/run_tests.py lint
 
 bench: ## print the benchmark tables and write build/bench/*.json
-	@$(PYTHON) tools/bootstrap.py
+	@$(PYTHON) tools/bootstrap.py --bench
 	@$(VENV) tools/run_bench.py
 
 clean: ## remove what was built here; the images of the test host stay in ~/.cache/firsttouch

@@ -21,6 +21,8 @@ ROOT = Path(__file__).resolve().parents[1]
 VENV = ROOT / ".venv"
 REQUIREMENTS = ROOT / "tests" / "requirements.txt"
 STAMP = VENV / ".firsttouch-requirements"
+PEERS = ROOT / "bench" / "peers" / "requirements.txt"
+PEERS_STAMP = VENV / ".firsttouch-peers"
 OLDEST_PYTHON = (3, 11)
 OS_RELEASE = Path("/etc/os-release")
 # Programs that Debian keeps out of a user's PATH.
@@ -156,11 +158,26 @@ def virtual_environment() -> None:
     STAMP.write_text(stamp)
 
 
+def benchmark_peers() -> None:
+    """Install what the benchmarks compare with into .venv, each by itself: one that cannot be had is left out."""
+    stamp = venv_stamp() + hashlib.sha256(PEERS.read_bytes()).hexdigest()
+    if PEERS_STAMP.exists() and PEERS_STAMP.read_text() == stamp:
+        return
+    pip = [str(VENV / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    for line in PEERS.read_text().splitlines():
+        if line and not line.startswith("#"):
+            say(f"installing {line} into .venv, to compare with")
+            if subprocess.run([*pip, line], stdin=subprocess.DEVNULL, check=False).returncode:
+                say(f"{line} cannot be installed here; the benchmark goes without it")
+    PEERS_STAMP.write_text(stamp)
+
+
 def main() -> int:
     """Set up for the groups of needs that are named."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--testhost", action="store_true", help="what boots test hosts is needed too")
     parser.add_argument("--browser", action="store_true", help="a browser is needed too")
+    parser.add_argument("--bench", action="store_true", help="what the benchmarks compare with, as far as it installs")
     options = parser.parse_args()
     if sys.version_info < OLDEST_PYTHON:
         raise SetupError(
@@ -174,6 +191,8 @@ def main() -> int:
         needs += browser_needs()
     system_packages(needs)
     virtual_environment()
+    if options.bench:
+        benchmark_peers()
     return 0
 
 

@@ -12,6 +12,7 @@ import os
 import random
 import signal
 import struct
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -190,6 +191,68 @@ def test_poison(transport: str, tmp_path: Path) -> None:
         before = board[ANSWERS]
         assert eventually(lambda: board[ANSWERS] > before)
         assert not board[WRONG]
+
+
+@pytest.mark.parametrize("transport", ["shm", "unix"])
+def test_grandchild_hides_no_death(transport: str, tmp_path: Path) -> None:
+    """A client's death is noticed while a child of it still holds copies of all of its descriptors."""
+    with InferenceServer(address_of(transport, tmp_path), SCHEMA, options=Options(lanes=2, pages="4k")) as server:
+        thread = threading.Thread(target=server.serve, args=(lambda batch: {},))
+        thread.start()
+        try:
+            ready, tell = os.pipe()
+
+            def client() -> None:
+                made = InferenceClient(server.addresses[0])
+                copies = [os.dup(int(fd)) for fd in os.listdir("/proc/self/fd") if int(fd) > 2 and _open(int(fd))]
+                if os.fork() == 0:
+                    os.write(tell, struct.pack("i", os.getpid()))
+                    time.sleep(60)
+                os.waitpid(-1, 0)
+                made.close()
+                assert copies
+
+            with child(client) as pid:
+                grandchild = struct.unpack("i", os.read(ready, 4))[0]
+                assert "firsttouch_clients 1" in server.metrics()
+                os.kill(pid, signal.SIGKILL)
+                assert eventually(lambda: "firsttouch_deaths_total 1" in server.metrics(), 2)
+                assert "firsttouch_clients 0" in server.metrics()
+                assert os.path.exists(f"/proc/{grandchild}")
+                os.kill(grandchild, signal.SIGKILL)
+            os.close(ready)
+            os.close(tell)
+        finally:
+            server.stop()
+            thread.join()
+
+
+def _open(fd: int) -> bool:
+    """Whether FD is still open."""
+    try:
+        os.fstat(fd)
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_leaving_is_no_death(transport: str, tmp_path: Path) -> None:
+    """A client that closes is not counted as dead, one that is killed is."""
+    with InferenceServer(address_of(transport, tmp_path), SCHEMA, options=Options(lanes=2, pages="4k")) as server:
+        thread = threading.Thread(target=server.serve, args=(lambda batch: {},))
+        thread.start()
+        try:
+            InferenceClient(server.addresses[0]).close()
+            assert eventually(lambda: "firsttouch_clients 0" in server.metrics())
+            assert "firsttouch_deaths_total 0" in server.metrics()
+            with child(lambda: (InferenceClient(server.addresses[0]), time.sleep(60))) as pid:
+                assert eventually(lambda: "firsttouch_clients 1" in server.metrics())
+                os.kill(pid, signal.SIGKILL)
+                assert eventually(lambda: "firsttouch_deaths_total 1" in server.metrics())
+        finally:
+            server.stop()
+            thread.join()
 
 
 def _is_zombie(pid: int) -> bool:

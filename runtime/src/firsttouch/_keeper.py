@@ -29,6 +29,7 @@ from firsttouch._wire import (
     Kind,
     Status,
     Welcome,
+    bye_frame,
     control_frame,
     control_length,
     parse_hello,
@@ -38,6 +39,7 @@ from firsttouch._wire import (
 from firsttouch.errors import BusyError, ProtocolError, TransportError
 
 _TICK_SECONDS = 0.5
+_BYE = bye_frame()
 
 
 @dataclass
@@ -143,13 +145,14 @@ class Keeper:
     def _read(self, peer: Peer) -> None:
         """Read on in a handshake; after it, anything that comes is the end."""
         try:
-            data = peer.sock.recv(HEADER_BYTES if len(peer.data) < HEADER_BYTES else 65536)
+            count = 65536 if len(peer.data) >= HEADER_BYTES and not peer.lanes else HEADER_BYTES
+            data = peer.sock.recv(count)
         except BlockingIOError:
             return
         except OSError:
             data = b""
-        if not data:
-            self._gone(peer, died=False)
+        if not data or data == _BYE:
+            self._gone(peer, died=not data)
             return
         try:
             if peer.lanes:

@@ -44,12 +44,12 @@ class KeptPort(ShmPort):
 
     def __init__(self, address: Address, domain: Domain, poller: Poller, keeper: Keeper) -> None:
         super().__init__(address, domain, poller)
-        self._keeper = keeper
+        self.keeper = keeper
         self._thread = threading.Thread(target=keeper.run, name="firsttouch-keeper", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        self._keeper.stop()
+        self.keeper.stop()
         self._thread.join()
         super().close()
         self.domain.close()

@@ -13,7 +13,7 @@ from firsttouch._lanes import LANE, at, check_geometry, lane_parts, reply_meta_r
 from firsttouch._sockets import connect_unix, greet
 from firsttouch._transport import READABLE, Address, Lane, Link
 from firsttouch._waiting import SPIN_NS, Fence, fence, hush, ring
-from firsttouch._wire import Hello, Kind, Schema, control_frame, parse_welcome
+from firsttouch._wire import Hello, Kind, Schema, bye_frame, control_frame, parse_welcome
 from firsttouch.errors import BrokenError, ProtocolError
 
 # As many as one message of a unix socket carries (SCM_MAX_FD of include/net/scm.h), less the segment.
@@ -123,6 +123,8 @@ class ShmLink(Link):
     def __init__(self, address: Address, hello: Hello, seconds: float) -> None:
         self.fence = fence()
         self.closed = False
+        # A child after fork() closes its copies, and says nothing.
+        self._made_in = os.getpid()
         self.address = address
         self._fds: list[int] = []
         self.lanes = []
@@ -175,6 +177,9 @@ class ShmLink(Link):
         self.closed = True
         for lane in self.lanes:
             lane.close()
+        if self.lanes and os.getpid() == self._made_in:
+            with contextlib.suppress(OSError):
+                self._sock.send(bye_frame())
         self._sock.close()
         for fd in self._fds:
             os.close(fd)

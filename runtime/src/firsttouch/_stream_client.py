@@ -25,6 +25,7 @@ from firsttouch._wire import (
     Kind,
     Schema,
     Status,
+    bye_frame,
     check_data,
     control_frame,
     parse_welcome,
@@ -50,6 +51,8 @@ class StreamLane(Lane):
         self._seq = 0
         self._header: Header | None = None
         self._pending = self._failed = False
+        # A child after fork() closes its copies, and says nothing.
+        self._made_in = os.getpid()
         tune(sock)
         self._poll = select.epoll()
         self._fd = sock.fileno()
@@ -149,6 +152,9 @@ class StreamLane(Lane):
         if self._pidfd >= 0:
             os.close(self._pidfd)
             self._pidfd = -1
+        if not (self._failed or self._pending) and os.getpid() == self._made_in:
+            with contextlib.suppress(OSError, ValueError):
+                self._sock.send(bye_frame())
         self._sock.close()
 
 

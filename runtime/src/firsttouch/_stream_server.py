@@ -77,6 +77,8 @@ class Connection(Slot):
             pass
         except TransportError as error:
             self._refuse(error)
+        except (EOFError, ConnectionError):
+            self.died(0)
         except (OSError, ValueError):
             self.close()
 
@@ -127,6 +129,9 @@ class Connection(Slot):
         while True:
             if self._header is None and frame.done >= HEADER_BYTES:
                 header = unpack_header(frame.memory)
+                if header.kind == Kind.BYE:
+                    self.close()
+                    return
                 check_data(header, REQUESTS, frame.rows, self._port.schema.max_meta_bytes)
                 self._header = header
                 frame.end = HEADER_BYTES + header.body_len + header.meta_len
@@ -134,7 +139,7 @@ class Connection(Slot):
                 break
             count = self._sock.recv_into(frame.memory[frame.done :])
             if not count:
-                raise OSError("end of stream")
+                raise EOFError
             frame.done += count
         if frame.done > frame.end:
             raise ProtocolError("a request came before the one before it was answered")
@@ -150,7 +155,7 @@ class Connection(Slot):
     def _look(self) -> None:
         """Something came while a request is under way: an end, or what may not come."""
         if self._sock.recv(1) == b"":
-            raise OSError("end of stream")
+            raise EOFError
         raise ProtocolError("a request came before the one before it was answered")
 
     def accept(self) -> bytes:
@@ -190,8 +195,9 @@ class Connection(Slot):
         self.close()
 
     def died(self, _: int) -> None:
-        """The client's process is gone, whoever still holds its socket."""
-        self._port.deaths += 1
+        """The client's process is gone, whoever still holds its socket; or it hung up without a word."""
+        if self.state not in (_State.CLOSED, _State.TLS, _State.GREETING):
+            self._port.deaths += 1
         self.close()
 
     def close(self) -> None:

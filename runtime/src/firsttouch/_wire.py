@@ -194,6 +194,8 @@ class Kind(IntEnum):
     ERROR = 5
     # A request that was under way when a connection broke.
     REQUEST_AGAIN = 6
+    # The client hangs up on purpose; an end without it is a death.
+    BYE = 7
 
 
 class Status(IntEnum):
@@ -338,6 +340,13 @@ def control_frame(kind: Kind, payload: msgspec.Struct) -> bytes:
     head = bytearray(HEADER_BYTES)
     pack_header(head, Header(kind, Status.OK, len(meta), 0, 0, NO_DEADLINE))
     return bytes(head) + meta
+
+
+def bye_frame() -> bytes:
+    """What a client sends before it hangs up."""
+    head = bytearray(HEADER_BYTES)
+    pack_header(head, Header(Kind.BYE, Status.OK, 0, 0, 0, NO_DEADLINE))
+    return bytes(head)
 
 
 def control_length(header: Header) -> int:

@@ -27,6 +27,7 @@ from firsttouch.client import InferenceClient
 from firsttouch.errors import FirstTouchError
 from firsttouch.server import InferenceServer
 
+__all__ = ["ACTION", "OBSERVATION", "SCHEMA", "Array", "Call", "Ours", "Peer", "Result", "child", "cpus", "measure"]
 OBSERVATION, ACTION = 12288, 1024
 SCHEMA = Schema.of({"obs": ("float32", (OBSERVATION,))}, {"act": ("float32", (ACTION,))})
 # A measurement that takes longer has hung.

@@ -1,0 +1,154 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""How soon a dead peer is noticed, and how soon a restarted server answers what was pending."""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import signal
+import statistics
+import struct
+import tempfile
+import time
+
+import numpy as np
+from firsttouch import InferenceClient, InferenceServer, Options
+from firsttouch._holder import Holder
+from firsttouch._ports import KeptPort
+from firsttouch.bench import ACTION, OBSERVATION, SCHEMA, child
+from firsttouch.errors import BrokenError
+
+TRIALS = 60
+_LIMIT_SECONDS = 5.0
+
+Values = tuple[str, float, str, str, bool]
+
+
+def measure() -> list[Values]:
+    """(figure, value, unit, goal, met) of each."""
+    with tempfile.TemporaryDirectory(prefix="firsttouch-") as folder:
+        client = sorted(_client_deaths(folder))
+        server = sorted(_holder_deaths(folder))
+        first = _restarts(folder)
+    rows: list[Values] = []
+    for who, values in (("client", client), ("server's holder", server)):
+        value = values[min(len(values) - 1, round(0.99 * len(values)))]
+        rows.append((f"death of a {who} noticed, p99 of {len(values)}", value, "ms", "at most 2", value <= 2))
+    value = statistics.median(first)
+    rows.append((f"server killed to first answer, p50 of {len(first)}", value, "ms", "at most 10", value <= 10))
+    return rows
+
+
+def _until(condition: object, seconds: float = _LIMIT_SECONDS) -> None:
+    """Wait for CONDITION() to be true. Raises TimeoutError."""
+    assert callable(condition)
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            raise TimeoutError
+        time.sleep(0.0002)
+
+
+def _kill(pid: int) -> float:
+    """Kill PID; when, on the monotonic clock."""
+    when = time.monotonic()
+    os.kill(pid, signal.SIGKILL)
+    return when
+
+
+def _client_deaths(folder: str) -> list[float]:
+    """ms from the SIGKILL of a client to the keeper's notice."""
+    times = []
+    with InferenceServer(f"shm://{folder}/c", SCHEMA, options=Options(lanes=2)) as server:
+        (port,) = server.ports
+        assert isinstance(port, KeptPort)
+        seen: list[float] = []
+        port.keeper.on_death = lambda pid, name: seen.append(time.monotonic())
+        for _ in range(TRIALS):
+            reader, writer = os.pipe()
+
+            def attach(writer: int = writer) -> None:
+                _client = InferenceClient(f"shm://{folder}/c")
+                os.write(writer, b"x")
+                time.sleep(60)
+
+            pid = child(attach)
+            os.read(reader, 1)
+            os.close(reader)
+            os.close(writer)
+            seen.clear()
+            when = _kill(pid)
+            _until(lambda: seen)
+            os.waitpid(pid, 0)
+            times.append((seen[0] - when) * 1e3)
+    return times
+
+
+def _holder_deaths(folder: str) -> list[float]:
+    """ms from the SIGKILL of the server (which holds the memory) to the error in a client that waits for it."""
+    times = []
+    obs = np.zeros(OBSERVATION, np.float32)
+    for trial in range(TRIALS):
+        place = f"shm://{folder}/h{trial}"
+        board = mmap.mmap(-1, 16)
+
+        def serve(place: str = place, board: mmap.mmap = board) -> None:
+            with InferenceServer(place, SCHEMA, options=Options(lanes=2)) as server:
+                board[0] = 1
+                for _batch in server.batches():
+                    board[1] = 1
+                    time.sleep(60)
+
+        pid = child(serve)
+        _until(lambda board=board: board[0])
+
+        def kill(pid: int = pid, board: mmap.mmap = board) -> None:
+            _until(lambda: board[1])
+            time.sleep(0.005)
+            struct.pack_into("d", board, 8, _kill(pid))
+
+        killer = child(kill)
+        with InferenceClient(place, reconnect=False) as client, contextlib.suppress(BrokenError):
+            client.infer({"obs": obs}, timeout=_LIMIT_SECONDS)
+        noticed = time.monotonic()
+        os.waitpid(killer, 0)
+        os.waitpid(pid, 0)
+        times.append((noticed - struct.unpack_from("d", board, 8)[0]) * 1e3)
+    return times
+
+
+def _restarts(folder: str) -> list[float]:
+    """ms from the SIGKILL of a server to the answer of the request that it had."""
+    times: list[float] = []
+    obs = np.zeros(OBSERVATION, np.float32)
+    board = mmap.mmap(-1, 16)
+    place = f"shm://{folder}/r"
+
+    def worker(server: InferenceServer) -> None:
+        for batch in server.batches():
+            if batch.arrays["obs"][0, 0] == 1 and not board[1]:
+                # Killed with the request in hand; the next server gets it.
+                board[1] = 1
+                struct.pack_into("d", board, 8, time.monotonic())
+                os.kill(os.getpid(), signal.SIGKILL)
+            batch.reply({"act": np.zeros((len(batch), ACTION), np.float32)})
+
+    def hold() -> None:
+        holder = Holder([place], SCHEMA, worker, Options(lanes=2))
+        signal.signal(signal.SIGTERM, holder.stop)
+        board[0] = 1
+        holder.run()
+
+    pid = child(hold)
+    _until(lambda: board[0])
+    with InferenceClient(place) as client:
+        for _ in range(TRIALS // 3):
+            obs[0] = 0
+            client.infer({"obs": obs})
+            obs[0], board[1] = 1, 0
+            client.infer({"obs": obs})
+            times.append((time.monotonic() - struct.unpack_from("d", board, 8)[0]) * 1e3)
+    os.kill(pid, signal.SIGTERM)
+    os.waitpid(pid, 0)
+    return times
