@@ -68,7 +68,7 @@ def check_irqs(ctx: Context) -> Iterator[Result]:
             _rows(sure),
             reason="irq_on_isolated_cpu",
             source=_irq_file(sure[0], cpus) if sure else IRQ_DIR,
-            remedy=f"{_move(sure, cpus)} {ISOLATED} keeps new ones off from the next boot on, {IRQBALANCE}: "
+            remedy=f"{_move(ctx, sure, cpus)} {ISOLATED} keeps new ones off from the next boot on, {IRQBALANCE}: "
             "ban_isolated keeps irqbalance from moving them back.",
             intended=asked(ctx),
         )
@@ -80,7 +80,7 @@ def check_irqs(ctx: Context) -> Iterator[Result]:
             _rows(maybe),
             reason="irq_may_be_managed",
             source=_irq_file(maybe[0], cpus),
-            remedy=f"This kernel does not tell managed interrupts apart: {_move(maybe, cpus)} Where that is "
+            remedy=f"This kernel does not tell managed interrupts apart: {_move(ctx, maybe, cpus)} Where that is "
             f"refused it is managed and belongs there; {ISOLATED} names the CPUs.",
             intended=asked(ctx),
             soft=True,
@@ -131,12 +131,18 @@ def _rows(irqs: Sequence[Irq]) -> list[dict[str, Any]]:
     return rows if len(irqs) <= _SHOWN else [*rows, {"more": len(irqs) - _SHOWN}]
 
 
-def _move(irqs: Sequence[Irq], cpus: frozenset[int]) -> str:
+def _move(ctx: Context, irqs: Sequence[Irq], cpus: frozenset[int]) -> str:
     if not irqs:
         return ""
     keep = (irqs[0].allowed or frozenset()) - cpus
-    target = format_list(keep) if keep else "HOUSEKEEPING_CPUS"
+    target = format_list(keep) if keep else _housekeeping(ctx, cpus)
     return f"Move it: echo {target} > {IRQ_DIR}/{irqs[0].number}/smp_affinity_list."
+
+
+def _housekeeping(ctx: Context, cpus: frozenset[int]) -> str:
+    """All CPUs that are not among CPUS, the isolated ones, as a list."""
+    online = listed(ctx, f"{_CPU}/online") or frozenset()
+    return format_list(online - cpus) or "HOUSEKEEPING_CPUS"
 
 
 def _threads(ctx: Context) -> Threads:
@@ -171,7 +177,7 @@ def check_threads(ctx: Context) -> Iterator[Result]:
             rows,
             reason="user_thread_on_isolated_cpu",
             source=strangers[0].stat if strangers else PROC,
-            remedy=_take_away(strangers, cpus),
+            remedy=_take_away(ctx, strangers, cpus),
             intended=asked(ctx),
             soft=True,
         )
@@ -203,12 +209,12 @@ def _row(tree: Tree, thread: Thread) -> dict[str, Any]:
     }
 
 
-def _take_away(strangers: Sequence[Thread], cpus: frozenset[int]) -> str:
+def _take_away(ctx: Context, strangers: Sequence[Thread], cpus: frozenset[int]) -> str:
     if not strangers:
         return ""
     first = strangers[0]
     return (
-        f"Move it with taskset -pc HOUSEKEEPING_CPUS {first.tid} or CPUAffinity= in its unit, or take the CPU "
+        f"Move it with taskset -pc {_housekeeping(ctx, cpus)} {first.tid} or CPUAffinity= in its unit, or take the CPU "
         f"out of {ISOLATED}; {format_list(cpus)} should run pinned workers only."
     )
 

@@ -119,7 +119,9 @@ def check_stale(ctx: Context) -> Iterator[Result]:
         yield skipped(_STALE, "running", "not_recorded", source=mounts[0].path, intended=False)
     else:
         listing = list_files(ctx.root, mounts, ctx.live)
-        yield from _stale(ctx, listing.files)
+        # What could not be listed may hold stale files: then none found is no answer.
+        if listing.files or not listing.refused:
+            yield from _stale(ctx, listing.files)
         for path, reason in sorted(listing.refused.items()):
             yield skipped(f"{_STALE}.{path}", "running", reason, source=path, intended=False)
     yield from _elsewhere(ctx)
