@@ -490,6 +490,23 @@ def test_what_an_unprivileged_user_cannot_read_is_not_evaluated(host: Path) -> N
         assert rows[key]["source"] == path
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to drop privileges")
+def test_what_is_closed_hides_neither_a_drop_in_nor_stale_files(host: Path) -> None:
+    put(host, "/etc/default/grub.d/zzzz-vendor.cfg", 'GRUB_CMDLINE_LINUX_DEFAULT="quiet"\n')
+    put(host, "/dev/hugepages-ft/stale", "x")
+    for directory in [host, *host.parents]:
+        if Path(tempfile.gettempdir()) in directory.parents:
+            directory.chmod(0o755)
+    for path in ("boot/grub/grub.cfg", "dev/hugepages-ft"):
+        (host / path).chmod(0)
+    rows = by_id(_as_nobody(lambda: verify(host)))
+    row = rows["boot.tokens.configured"]
+    assert (row["reason"], row["source"]) == ("overridden_by_dropin", "/etc/default/grub.d/zzzz-vendor.cfg:1")
+    stale = [row for name, row in rows.items() if name.startswith("hugepages.stale_files")]
+    assert ("not_evaluated", "permission_denied") in [(row["status"], row["reason"]) for row in stale]
+    assert "pass" not in [row["status"] for row in stale]
+
+
 def _as_nobody(call: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """CALL's result, made in a child that runs as an unprivileged user."""
     reader, writer = os.pipe()
