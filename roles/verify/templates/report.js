@@ -164,7 +164,7 @@
       el("p", {}, el("strong", {}, found.verdict), `: ${found.words}.`, found.asserted_by ? ` Asserted by ${found.asserted_by}.` : null),
       shared && shared.text ? el("p", {class: shared.risk ? "short" : null}, shared.risk ? "Co-scheduling risk: " : "Co-scheduling: ", shared.text, ".") : null,
       carried ? el("p", {}, "Transport ", el("strong", {}, carried.transport), `: ${carried.words}.`, carried.warning ? ` ${carried.warning}.` : null) : null,
-      el("details", {class: "all"}, el("summary", {}, `${found.evidence.length} pieces of evidence`),
+      el("details", {class: "all"}, el("summary", {}, `The evidence (${found.evidence.length})`),
         el("table", {class: "answers"}, el("thead", {}, el("tr", {}, ["seen", "speaks for", "source"].map((text) => el("th", {scope: "col"}, text)))),
           el("tbody", {}, found.evidence.map((row) => el("tr", {}, el("td", {}, row.seen), el("td", {}, row.points), el("td", {}, el("code", {}, row.source)))))))];
   };
