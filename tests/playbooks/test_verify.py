@@ -75,6 +75,9 @@ def fleet(tmp_path_factory: pytest.TempPathFactory, closed_port: int) -> Path:
     put(roots["bad"], f"{CPU}/isolated", "1\n")
     unpack(HIDDEN, roots["hidden"])
     roots["bare"].mkdir()
+    sleeper = base / "sleeper"
+    sleeper.write_text("#!/bin/sh\nexec sleep 20\n")
+    sleeper.chmod(0o755)
     ssh = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": closed_port}
     hosts: dict[str, dict[str, Any]] = {
         "good": {"root": str(roots["good"])},
@@ -86,6 +89,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory, closed_port: int) -> Path:
         "undefined": {"root": str(roots["good"]), "firsttouch_vm_sysctls": "{{ nobody_set_this }}"},
         "templated": {"root": "{{ nobody_set_this }}"},
         "crash": {"root": str(roots["good"]), "ansible_python_interpreter": "/bin/false"},
+        "hangs": {"root": "/", "ansible_python_interpreter": str(sleeper), "firsttouch_verify_timeout": 5},
         HOSTILE: {"root": str(roots["bad"])},
         "dark": {"root": "/", "ansible_ssh_common_args": "-o BatchMode=yes -F none", **ssh},
         "moredark": {"root": "/", "ansible_ssh_common_args": "-o BatchMode=yes -F none", **ssh},
@@ -160,6 +164,7 @@ def test_no_host_keeps_another_from_its_answer(verify: Any) -> None:
         "undefined": "error",
         "templated": "error",
         "crash": "error",
+        "hangs": "error",
         HOSTILE: "fail",
         "dark": "unreachable",
         "moredark": "unreachable",
@@ -169,16 +174,16 @@ def test_no_host_keeps_another_from_its_answer(verify: Any) -> None:
     assert by_name["hidden"]["results"] and by_name["hidden"]["origin"] == "variables"
     assert by_name["good"]["origin"] == "plan.json" and by_name["same"]["origin"] == "variables"
     assert "nobody_set_this" in by_name["undefined"]["message"] + by_name["templated"]["message"]
-    assert by_name["refused"]["reason"]
+    assert by_name["refused"]["reason"] and "5 second" in by_name["hangs"]["message"]
     failed = {row["id"] for row in by_name["bad"]["results"] if row["status"] == "fail"}
     assert {"hugepages.pool.2M.node1", "cpu_isolation.isolated", "vm_sysctls.sysctl.vm.swappiness"} <= failed
     assert all(row["remedy"] for row in by_name["bad"]["results"] if row["status"] == "fail")
     kept = sorted(path.name for path in (done.reports / "hosts").iterdir())
     assert len(kept) == 11 and all(name.isascii() and "/" not in name for name in kept)
     suites = {suite.get("name"): suite for suite in ET.parse(done.reports / "report.junit.xml").getroot()}
-    assert len(suites) == 12 and suites["dark"].get("errors") == "1" and suites["good"].get("failures") == "0"
+    assert len(suites) == 13 and suites["dark"].get("errors") == "1" and suites["good"].get("failures") == "0"
     page = (done.reports / "report.html").read_text()
-    assert "<script>document.title" not in page and "8 of 12 hosts are not as planned" in page
+    assert "<script>document.title" not in page and "9 of 13 hosts are not as planned" in page
     states = ("PASS", "FAIL", "ERROR", "UNREACHABLE", "INCOMPLETE")
     own = [line for line in done.out.splitlines() if line.startswith(states)]
     assert len(own) == 11 and all(line.isprintable() for line in own)
