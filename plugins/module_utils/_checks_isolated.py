@@ -57,8 +57,8 @@ def check_irqs(ctx: Context) -> Iterator[Result]:
         if not irqs:
             return
     kinds = {irq.number: _kind(irq, cpus) for irq in irqs}
-    sure, maybe, fixed = (
-        [irq for irq in irqs if kinds[irq.number] == kind] for kind in ("on", "maybe", "fixed")
+    sure, maybe, held, fixed = (
+        [irq for irq in irqs if kinds[irq.number] == kind] for kind in ("on", "maybe", "held", "fixed")
     )
     if sure or not tree.trouble:
         yield judge(
@@ -85,6 +85,19 @@ def check_irqs(ctx: Context) -> Iterator[Result]:
             intended=asked(ctx),
             soft=True,
         )
+    if held:
+        yield judge(
+            f"{identity}.held",
+            "running",
+            [],
+            _rows(held),
+            reason="irq_cannot_be_moved",
+            source=_irq_file(held[0], cpus),
+            remedy=f"The kernel lets nobody move them: isolcpus=managed_irq, which {ISOLATED} gives, keeps managed "
+            "ones off from the next boot on.",
+            intended=asked(ctx),
+            soft=True,
+        )
     if fixed:
         yield Result(
             f"{identity}.managed", "pass", "running", None, _rows(fixed), "", _irq_file(fixed[0], cpus), "", False
@@ -92,7 +105,8 @@ def check_irqs(ctx: Context) -> Iterator[Result]:
 
 
 def _kind(irq: Irq, cpus: frozenset[int]) -> str:
-    """`on`: sits on one of CPUS and need not; `maybe`: nobody can tell; `fixed`: cannot be elsewhere; or empty."""
+    """What IRQ is to CPUS: `on` it and need not be, `held` there by the kernel although it may go elsewhere, `fixed`
+    to them, `maybe` one of these where nobody can tell; empty when it is not there."""
     where = irq.effective
     if where is None:
         # The kernel does not say where it goes: only what already came there counts.
@@ -100,8 +114,8 @@ def _kind(irq: Irq, cpus: frozenset[int]) -> str:
     if not where & cpus:
         return _kind_later(irq, cpus)
     elsewhere = bool(irq.allowed and irq.allowed - cpus)
-    if irq.fixed and not elsewhere:
-        return "fixed"
+    if irq.fixed:
+        return "held" if elsewhere else "fixed"
     return "maybe" if irq.fixed is None and not elsewhere else "on"
 
 

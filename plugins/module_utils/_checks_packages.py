@@ -8,28 +8,28 @@ from collections.abc import Iterator
 
 from . import _kernel_packages as kp
 from ._checks_host import REBOOT, Check, Context
-from ._checks_lines import Line, layers_of, line_of
+from ._checks_lines import NoLine, layers_of, line_of
 from ._tree import Tree
 from ._verdict import Result, judge, skipped
 
 _NEWEST, _INITRD = "boot.newest_kernel", "boot.initrd"
 
 
-def _next_kernel(ctx: Context) -> tuple[str | None, str]:
-    """(version of the kernel that boots next, the file that says so)."""
+def _next_kernel(ctx: Context) -> tuple[str | None, str, str]:
+    """(version of the kernel that boots next, the file that says so, else why none does)."""
     entry, line = layers_of(ctx).entry, line_of(ctx, "next_boot")
-    if entry is None:
-        return None, line.file
-    return entry.version or None, line.file if isinstance(line, Line) else ""
+    if isinstance(line, NoLine):
+        return None, line.file, line.reason
+    return (entry.version or None) if entry else None, line.file, "not_available"
 
 
 def check_newest(ctx: Context) -> Iterator[Result]:
     """The newest kernel in /boot against the entry that boots: an old one stays when nobody regenerated."""
     tree = Tree(ctx.root)
     found = kp.kernels(tree)
-    version, source = _next_kernel(ctx)
+    version, source, why = _next_kernel(ctx)
     if kp.BOOT in tree.trouble or not found or version is None:
-        reason = "not_available" if found else "no_kernel_image"
+        reason = why if found else "no_kernel_image"
         reason = "permission_denied" if kp.BOOT in tree.trouble else reason
         where = source if found else kp.BOOT
         yield skipped(_NEWEST, "next_boot", reason, observed=found or None, source=where, intended=False)
@@ -52,9 +52,9 @@ def check_newest(ctx: Context) -> Iterator[Result]:
 def check_initrd(ctx: Context) -> Iterator[Result]:
     """The initial RAM disk of the kernel that boots: there, and not older than the modules it was made from."""
     tree = Tree(ctx.root)
-    version, source = _next_kernel(ctx)
+    version, source, why = _next_kernel(ctx)
     if version is None:
-        yield skipped(_INITRD, "next_boot", "not_available", source=source, intended=False)
+        yield skipped(_INITRD, "next_boot", why, source=source, intended=False)
         return
     initrd = kp.initrd_of(tree, version)
     if kp.BOOT in tree.trouble:
@@ -119,14 +119,13 @@ def check_drivers(ctx: Context) -> Iterator[Result]:
     refused = next((path for path in tree.trouble if path.startswith(kp.DKMS)), None)
     if refused:
         yield skipped("boot.drivers", "next_boot", "permission_denied", source=refused, intended=False)
-    version, source = _next_kernel(ctx)
+    version, source, why = _next_kernel(ctx)
     for name in dict.fromkeys(driver.name for driver in found):
         mine = [driver for driver in found if driver.name == name]
         built = sorted({kernel for driver in mine for kernel in driver.built_for}, key=kp.kernel_order)
         identity = f"boot.driver.{name}"
         if version is None:
-            reason = "not_available"
-            yield skipped(identity, "next_boot", reason, observed=built, source=source, intended=False)
+            yield skipped(identity, "next_boot", why, observed=built, source=source, intended=False)
             continue
         yield judge(
             identity,

@@ -103,7 +103,7 @@ def test_debugfs_tells_on_any_kernel(tmp_path: Path, states: str, fixed: bool) -
     [
         ("0-3", "0", None, None, ""),
         ("0-3", "3", None, None, "on"),
-        ("0-3", "3", True, None, "on"),
+        ("0-3", "3", True, None, "held"),
         ("3", "3", True, None, "fixed"),
         ("3", "3", False, None, "on"),
         ("3", "3", None, None, "maybe"),

@@ -131,6 +131,19 @@ def test_threads_there_are_named_unless_they_are_the_runtime_s_or_the_kernel_s(h
     assert "901" in row["remedy"]
 
 
+def test_an_interrupt_that_the_kernel_holds_there_is_a_warning(host: Path) -> None:
+    vh.irq(host, 25, "0-3", "3")
+    vh.irq(host, 24, "3", "3")
+    for number in (24, 25):
+        put(host, f"/sys/kernel/debug/irq/irqs/{number}", "dstate:   0x1\n  IRQD_AFFINITY_MANAGED\n")
+    rows = by_id(verify(host))
+    held = rows["cpu_isolation.irqs.held"]
+    assert (held["status"], held["reason"], held["observed"][0]["irq"]) == ("warn", "irq_cannot_be_moved", 25)
+    managed = rows["cpu_isolation.irqs.managed"]
+    assert (managed["status"], managed["observed"][0]["irq"]) == ("pass", 24)
+    assert rows["cpu_isolation.irqs"]["status"] == "pass"
+
+
 def test_an_interrupt_there_is_named_with_the_way_to_move_it(host: Path) -> None:
     vh.irq(host, 25, "0-3", "3")
     row = by_id(verify(host))["cpu_isolation.irqs"]
@@ -469,7 +482,8 @@ def test_a_check_that_breaks_is_an_error_and_ends_nothing(
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to drop privileges")
 def test_what_an_unprivileged_user_cannot_read_is_not_evaluated(host: Path) -> None:
-    closed = ["/boot/grub/grub.cfg", "/proc/sys/vm/swappiness", vh.SYSCTL, "/proc/self/mountinfo"]
+    irq, thread = "/proc/irq/25/effective_affinity_list", "/proc/612/task/612/stat"
+    closed = ["/boot/grub/grub.cfg", "/proc/sys/vm/swappiness", vh.SYSCTL, "/proc/self/mountinfo", irq, thread]
     for directory in [host, *host.parents]:
         if Path(tempfile.gettempdir()) in directory.parents:
             directory.chmod(0o755)
@@ -485,6 +499,10 @@ def test_what_an_unprivileged_user_cannot_read_is_not_evaluated(host: Path) -> N
         ("hugepages.mount.read", "/proc/self/mountinfo"),
         ("boot.tokens.next_boot", "/boot/grub/grub.cfg"),
         ("boot.pending_reboot", "/boot/grub/grub.cfg"),
+        ("boot.newest_kernel", "/boot/grub/grub.cfg"),
+        ("hugepages.stale_files.read", "/proc/self/mountinfo"),
+        ("cpu_isolation.irqs", irq),
+        ("cpu_isolation.threads", thread),
     ):
         assert (rows[key]["status"], rows[key]["reason"]) == ("not_evaluated", "permission_denied"), key
         assert rows[key]["source"] == path
