@@ -21,7 +21,7 @@ import pytest
 import safetensors
 from safetensors.numpy import load_file
 
-from firsttouch import _image, _loader, _safetensors, _views, errors, weights
+from firsttouch import _image, _safetensors, _views, errors, weights
 from weights_host import PAGE, SRC, Mounter, child, make_model, settled, some_bytes, used, write_file
 
 pytestmark = pytest.mark.usefixtures("run_directory")
@@ -526,6 +526,7 @@ def test_fallback(mounter: Mounter, tmp_path: Path) -> None:
     assert "fallback tmpfs-huge" in image.warnings[0] and "2 left" in image.warnings[0]
     with weights.open("m", directory=huge) as found:
         assert found.check(deep=True)["chunks"] == 1 and not found["layer0.bias"].flags.writeable
+    assert not any("in huge pages" in text for text in image.warnings)
     roomy = mounter(8)
     other = load(model, roomy, fallback="tmpfs-huge", name="other")
     assert other.backend == "hugetlbfs" and other.warnings == ()
@@ -702,12 +703,43 @@ def test_a_scribbling_worker_dies_alone(store: str, reader: subprocess.Popen[str
     assert weights.verify("m", deep=True, directory=store)["chunks"] == 1
 
 
-def test_layout_is_the_plan_s(tmp_path: Path) -> None:
-    """The manifest of a model of many tensors fits the space that was set aside before the load."""
-    rows = {f"model.layers.{number}.weight": ("U8", [1], b"x") for number in range(30_000)}
-    file = write_file(tmp_path / "many.safetensors", rows)
-    from firsttouch import _sources
+def test_many_tensors(store: str, tmp_path: Path) -> None:
+    """The manifest of a model of many tensors fits the space that was set aside for it before the load."""
+    rows = {f"model.layers.{number}.weight": ("U8", [1], b"x") for number in range(6_000)}
+    load(write_file(tmp_path / "many.safetensors", rows), store)
+    with weights.open("many", directory=store) as found:
+        assert list(found) == list(rows) and found.check(deep=True)["tensors"] == 6_000
+        assert found.shards[0].image_offset == PAGE
 
-    model = _sources.read_model(file)
-    laid = _loader.layout_for(model, PAGE)
-    assert laid.shards[0].image_offset >= _image.SUPERBLOCK_BYTES + laid.manifest_space > PAGE // 2
+
+def test_a_tmpfs_that_gives_small_pages(mounter: Mounter, tmp_path: Path) -> None:
+    """A fallback that brought no huge pages says so."""
+    mounter(32, kind="tmpfs", huge="advise")
+    image = load(make_model(tmp_path / "m"), mounter(2), fallback="tmpfs-huge")
+    assert "only 0 % of the image" in " ".join(image.warnings)
+
+
+HIDDEN = """
+import os, sys
+from firsttouch import weights, errors
+os.setgid(65534)
+os.setuid(65534)
+for directory in (sys.argv[1], None):
+    try:
+        weights.open("m", directory=directory)
+    except errors.WeightsError as error:
+        print(type(error).__name__, error.exit_status, "readable" in str(error), "listed" in str(error))
+"""
+
+
+def test_a_folder_that_may_not_be_read(store: str, mounter: Mounter, tmp_path: Path) -> None:
+    """A worker outside of the group is told why it finds nothing, there or in any of several."""
+    mounter(2)
+    load(make_model(tmp_path / "m"), store)
+    os.chmod(store, 0o750)
+    for parent in (tmp_path, *tmp_path.parents):
+        if parent == Path("/tmp"):
+            break
+        parent.chmod(parent.stat().st_mode | 0o55)
+    result = child(HIDDEN, store)
+    assert result.stdout.splitlines() == ["WeightsError 9 False True", "NotReadyError 8 True False"], result.stderr

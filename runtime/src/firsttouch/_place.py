@@ -33,9 +33,10 @@ def pages_by_node(
             warnings.extend(_degraded(start, layout.image_bytes))
         nodes = _nodes_of(start, layout)
     except (UnsupportedError, KernelError, OSError) as error:
+        text = f"the nodes of the pages are not known: {error}"
         if placement.mode != "any":
-            raise
-        warnings.append(f"the nodes of the pages are not known: {error}")
+            raise UnsupportedError(text, hint="load without a node") from error
+        warnings.append(text)
         return {}
     finally:
         del anchor
@@ -51,6 +52,8 @@ def _nodes_of(start: int, layout: Layout) -> list[int]:
     nodes: list[int] = []
     for first in range(0, len(addresses), _NODES_AT_ONCE):
         nodes += _linux.page_nodes(addresses[first : first + _NODES_AT_ONCE])
+    if min(nodes) < 0:
+        raise KernelError(f"move_pages: {os.strerror(-min(nodes))}")
     return nodes
 
 

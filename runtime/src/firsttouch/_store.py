@@ -47,16 +47,34 @@ class Entry:
 
 
 def entries(directories: Iterable[str], model: str | None = None) -> list[Entry]:
-    """All images in DIRECTORIES (of MODEL), the newest generation of each model first."""
+    """All images in DIRECTORIES (of MODEL), the newest generation of each model first.
+
+    Of several folders, which then are all mounts of this host, one that may not be read is left out.
+    """
     found = []
+    directories = list(directories)
     for directory in directories:
-        with contextlib.suppress(FileNotFoundError):
-            for file in sorted(os.listdir(directory)):
-                name = _image.parse_image_name(file)
-                if name and model in (None, name.model):
-                    with contextlib.suppress(FileNotFoundError):
-                        found.append(read_entry(os.path.join(directory, file), name))
+        for file in _listed(directory, strict=len(directories) == 1):
+            name = _image.parse_image_name(file)
+            if name and model in (None, name.model):
+                with contextlib.suppress(FileNotFoundError):
+                    found.append(read_entry(os.path.join(directory, file), name))
     return sorted(found, key=lambda row: (row.name.model, -row.name.generation, row.name.node or 0, row.path))
+
+
+def _listed(directory: str, strict: bool) -> list[str]:
+    try:
+        return sorted(os.listdir(directory))
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        if not strict:
+            return []
+        raise WeightsError(
+            f"{directory} cannot be listed: {error.strerror}",
+            hint="become a member of its group",
+            facts={"path": directory, "errno": error.errno},
+        ) from error
 
 
 def read_entry(path: str, name: ImageName) -> Entry:
@@ -135,8 +153,10 @@ def resolve(name: str, directories: Iterable[str]) -> Entry:
 
 def absent(name: str, directories: list[str]) -> NotReadyError:
     """The error for a name that nothing is loaded under."""
+    hidden = [path for path in directories if os.path.isdir(path) and not os.access(path, os.R_OK | os.X_OK)]
+    said = f"; not readable: {', '.join(hidden)}" if hidden else ""
     return NotReadyError(
-        f"no model {_printable(name)} is loaded in {', '.join(directories) or 'any hugetlbfs'}",
+        f"no model {_printable(name)} is loaded in {', '.join(directories) or 'any hugetlbfs'}{said}",
         hint="see what is there: firsttouch weights ls",
         facts={"reason": "absent", "model": name},
     )
@@ -168,7 +188,10 @@ def locked(model: str, directory: str, run_directory: str | None = None) -> Iter
     Raises LoaderBusyError at once when somebody else has it.
     """
     place = run_directory or os.environ.get(RUN_ENV) or RUN_DIRECTORY
-    status = os.stat(directory)
+    try:
+        status = os.stat(directory)
+    except OSError as error:
+        raise WeightsError(f"{directory}: {error.strerror}", facts={"path": directory}) from error
     path = os.path.join(place, f"weights-{status.st_dev:x}-{status.st_ino:x}-{model}.lock")
     try:
         os.makedirs(place, mode=0o755, exist_ok=True)
