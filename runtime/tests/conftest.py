@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
+import faulthandler
+import gc
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +18,8 @@ from weights_host import mounter, pool, run_directory, store
 
 __all__ = ["mounter", "pool", "run_directory", "store"]
 
+# A test that hangs is ended with the stack of each thread, whatever it waits for.
+LIMIT_SECONDS = 1800 if os.environ.get("FIRSTTOUCH_SLOW") == "1" else 120
 SLOW = os.environ.get("FIRSTTOUCH_SLOW") == "1"
 
 
@@ -25,3 +30,29 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if item.get_closest_marker("slow"):
                 item.add_marker(skip)
+
+
+@pytest.fixture(autouse=True)
+def no_leaks() -> Iterator[None]:
+    """A test leaves no descriptor and no child behind, and ends."""
+    before = _held()
+    faulthandler.dump_traceback_later(LIMIT_SECONDS, exit=True)
+    yield
+    faulthandler.cancel_dump_traceback_later()
+    gc.collect()
+    after = _held()
+    assert after == before, "descriptors (by kind) or children are left"
+
+
+def _held() -> tuple[dict[str, int], list[str]]:
+    """Descriptors of this process by kind, and its children."""
+    kinds: dict[str, int] = {}
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            target = os.readlink(f"/proc/self/fd/{fd}")
+        except OSError:
+            continue
+        kind = target.partition(":")[0] if not target.startswith("/") else target
+        kinds[kind] = kinds.get(kind, 0) + 1
+    with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as file:
+        return {kind: count for kind, count in kinds.items() if not kind.startswith("/proc")}, file.read().split()

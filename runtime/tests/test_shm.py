@@ -16,6 +16,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from conftest import SLOW
 from firsttouch import _lanes, _linux, _shm
 from firsttouch._lanes import CTL_OFF, CTL_STRIDE, FIXED, LANE, LINE, PAGE, Word, at
 from firsttouch._shm_client import ShmLane
@@ -342,7 +343,7 @@ class LaneMachine(RuleBasedStateMachine):
         self.made.close()
 
 
-LaneMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+LaneMachine.TestCase.settings = settings(max_examples=300 if SLOW else 25, stateful_step_count=30, deadline=None)
 TestLaneMachine = LaneMachine.TestCase
 
 

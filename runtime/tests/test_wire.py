@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from conftest import SLOW
 from firsttouch import _wire
 from firsttouch._wire import ALIGN, DTYPES, HEADER_BYTES, Field, Header, Kind, Rows, Schema, Status, Writer
 from firsttouch.errors import FirstTouchError, ProtocolError, SchemaError, TooLargeError
@@ -34,6 +35,7 @@ values = st.recursive(
 metas = st.dictionaries(st.text(max_size=8), values, max_size=5)
 
 
+@settings(max_examples=1000 if SLOW else 40)
 @given(schemas)
 def test_schema_round_trip(schema: Schema) -> None:
     """A schema is the same on the other side, and has the same digest."""
@@ -42,6 +44,7 @@ def test_schema_round_trip(schema: Schema) -> None:
     assert again.digest == schema.digest
 
 
+@settings(max_examples=1000 if SLOW else 40)
 @given(rows)
 def test_rows_do_not_overlap(part: Rows) -> None:
     """Each field has its own aligned bytes, all within the row."""
@@ -54,6 +57,7 @@ def test_rows_do_not_overlap(part: Rows) -> None:
     assert part.nbytes % ALIGN == 0
 
 
+@settings(max_examples=1000 if SLOW else 40)
 @given(rows)
 def test_views(part: Rows) -> None:
     """A view has the field's dtype and shape, and writes to the row."""
@@ -75,13 +79,14 @@ def test_header_round_trip(header: Header) -> None:
     assert _wire.unpack_header(buffer) == header
 
 
+@settings(max_examples=1000 if SLOW else 40)
 @given(metas)
 def test_metadata_round_trip(meta: dict[str, Any]) -> None:
     """JSON-like metadata is the same on the other side."""
     assert _wire.unpack_meta(_wire.pack_meta(meta, 1 << 20)) == meta
 
 
-@settings(max_examples=300)
+@settings(max_examples=2000 if SLOW else 100)
 @given(st.binary(max_size=200))
 def test_garbage(data: bytes) -> None:
     """Garbage is a ProtocolError everywhere, and nothing else."""
@@ -96,7 +101,7 @@ def test_garbage(data: bytes) -> None:
             parse(data)
 
 
-@settings(max_examples=300)
+@settings(max_examples=2000 if SLOW else 100)
 @given(schemas, st.data())
 def test_changed_schema(schema: Schema, data: st.DataObject) -> None:
     """A schema with one byte changed is another valid one, or a ProtocolError."""

@@ -222,10 +222,14 @@ def _write_header(segment: Segment, spin_ns: int) -> None:
 def attach(fd: int, told: Geometry | None = None) -> Segment:
     """Map the segment of FD, which becomes the segment's, and hold what it says against what a server TOLD.
 
-    Raises ProtocolError for anything but a whole and sealed segment of this layout; FD is closed then.
+    Raises ProtocolError for anything but a whole and sealed segment of this layout, KernelError when it cannot be
+    mapped. FD is closed then; the segment is as it was.
     """
     try:
         return _attach(fd, told)
+    except OSError as error:
+        os.close(fd)
+        raise KernelError(f"the segment cannot be mapped: {error.strerror}", facts={"errno": error.errno}) from error
     except BaseException:
         os.close(fd)
         raise

@@ -8,6 +8,7 @@ import contextlib
 import errno
 import os
 import socket
+import ssl
 import stat
 from typing import NamedTuple
 
@@ -128,7 +129,7 @@ def connect_error(address: Address, error: OSError) -> BrokenError | RefusedErro
 def greet(sock: socket.socket, frame: bytes, fds: list[int] | None = None) -> tuple[Header, bytes]:
     """Send the greeting FRAME and read what comes back. Raises as read_control() does."""
     # A server that refuses this user has hung up already; what it said is there to be read.
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError, ssl.SSLError):
         sock.sendall(frame)
     return read_control(sock, fds)
 
@@ -152,6 +153,8 @@ def _read_exactly(sock: socket.socket, count: int, fds: list[int] | None) -> byt
         except TimeoutError as error:
             raise ExpiredError("the peer did not finish its handshake in time") from error
         except OSError as error:
+            if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
+                raise RefusedError(f"the peer ended TLS: {error}", hint="look at both sides' certificates") from error
             raise BrokenError(f"the peer hung up in the handshake: {error.strerror}") from error
         if fds is not None:
             fds.extend(passed)
