@@ -122,30 +122,29 @@ class Worker:
 
     def _latency(self, job: Job, end: float) -> dict[str, Any]:
         try:
-            self._chase = self._chase or Chase(self._kernel)
+            chase = self._chase = self._chase or Chase(self._kernel)
         except OSError as exc:
             return by_errno(exc) | {"reason": "no_executable_memory"}
         buffers: dict[int, int] = {}
         trouble: dict[str, Any] = {}
         try:
             for node in job.nodes:
-                answer = self._fill(node, buffers)
+                answer = self._fill(chase, node, buffers)
                 if answer:
                     trouble[str(node)] = answer
-            return {**self._time(buffers, end), "trouble": trouble}
+            return {**self._time(chase, buffers, end), "trouble": trouble}
         finally:
             for base in buffers.values():
                 self._kernel.unmap(base, BUFFER_BYTES)
 
-    def _fill(self, node: int, buffers: dict[int, int]) -> dict[str, Any]:
+    def _fill(self, chase: Chase, node: int, buffers: dict[int, int]) -> dict[str, Any]:
         """Put a buffer on NODE into BUFFERS once the kernel says that all of it is there; else why not."""
-        assert self._chase is not None
         try:
             base = self._bound(BUFFER_BYTES, node, 0)
         except OSError as exc:
             return by_errno(exc, invalid="mems_not_allowed")
         buffers[node] = base
-        self._kernel.write(base, self._chase.image)
+        self._kernel.write(base, chase.image)
         pages = range(base, base + BUFFER_BYTES, self._page)
         answer = judged(node, self._ask_move_pages(pages), self._ask_mempolicy(pages[::16]))
         if answer["status"] == "placed":
@@ -153,10 +152,9 @@ class Worker:
         self._kernel.unmap(buffers.pop(node), BUFFER_BYTES)
         return answer
 
-    def _time(self, buffers: dict[int, int], end: float) -> dict[str, Any]:
+    def _time(self, chase: Chase, buffers: dict[int, int], end: float) -> dict[str, Any]:
         """Passes over all buffers in turn, so that whatever changes meanwhile changes for all of them."""
-        chase = self._chase
-        if not buffers or chase is None:
+        if not buffers:
             return refused("no_memory", "no node gave memory to measure")
         for base in buffers.values():
             chase.pass_ns(base)
