@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a scenario kept on the controller: fingerprints of the hosts and the change sets of its runs."""
+"""What a scenario kept on the controller: fingerprints of the hosts, change sets of its runs, reports."""
 
 from __future__ import annotations
 
@@ -29,6 +29,24 @@ def change_sets(host: str, kind: str) -> list[list[tuple[str, str, str]]]:
         for row in rows
         if row["host"] == host
     ]
+
+
+def kept(name: str) -> dict[str, Any]:
+    """What the scenario kept on the controller as NAME.json."""
+    result: dict[str, Any] = json.loads((state_dir() / f"{name}.json").read_text())
+    return result
+
+
+def verified(host: str, report: str) -> dict[str, Any]:
+    """What the report of verify_run.yml's run REPORT has of HOST."""
+    document = json.loads((state_dir() / f"report-{report}" / "report.json").read_text())
+    result: dict[str, Any] = next(row for row in document["hosts"] if row["name"] == host)
+    return result
+
+
+def answers(entry: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The answers of verified() by the name of the check."""
+    return {row["id"]: row for row in entry["results"]}
 
 
 def difference(before: dict[str, str], after: dict[str, str]) -> dict[str, tuple[str | None, str | None]]:
