@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What is live on the provisioned two-node host, read from the kernel and from GRUB's generated file."""
+"""What is live on a provisioned two-node host, read from the kernel and from GRUB's generated file, against the
+scenario's expected.json."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from pathlib import Path
@@ -15,7 +17,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import rawhost
 
-EXPECTED: dict[str, Any] = json.loads(Path(__file__).with_name("expected.json").read_text())
+SCENARIO = Path(os.environ["MOLECULE_SCENARIO_DIRECTORY"])
+EXPECTED: dict[str, Any] = json.loads((SCENARIO / "expected.json").read_text())
 NODES = "/sys/devices/system/node/node[0-9]*"
 FILES = [
     f"{NODES}/hugepages/hugepages-*/nr_hugepages",
