@@ -9,7 +9,7 @@ from . import _cmdline
 from ._boot_effect import Concern, contradicting, effect_of, ignored_by_kernel, needs_boot, shortfall
 from ._boot_report import foreign_staged, overridden, verdict
 from ._boot_types import LineToken
-from ._checks_host import HUGEPAGES, ISOLATED, REBOOT, THP, Check, Context
+from ._checks_host import CONFLICT, HUGEPAGES, ISOLATED, REBOOT, THP, Check, Context
 from ._checks_lines import Line, NoLine, layers_of, line_of, predicted
 from ._cpulist import format_list, parse
 from ._thp import ARGUMENT
@@ -206,7 +206,7 @@ def check_effect(ctx: Context) -> Iterator[Result]:
             source=next((line.sources[text] for text in against if text in line.sources), line.file),
             remedy=f"Run provision with {_variables(tokens)}: "
             + (
-                f"{' '.join(against)} stands against it."
+                f"{' '.join(against)} stands against it, {CONFLICT}: replace takes it out."
                 if against
                 else ignored or "the arguments are not there."
             ),

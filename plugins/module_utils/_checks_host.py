@@ -24,6 +24,7 @@ NUMA_BALANCING = "firsttouch_numa_balancing"
 THP = "firsttouch_thp"
 SERVICES = "firsttouch_conflicting_services"
 REBOOT = "firsttouch_reboot"
+CONFLICT = "firsttouch_on_conflict"
 FLOOR = "firsttouch_reserve_floor_bytes"
 
 

@@ -86,7 +86,9 @@ def _answers(ctx: Context, row: Mapping[str, Any], pool: Mapping[str, Any]) -> I
     reason, text = row.get("reason", ""), row.get("text", "")
     if reason in _STAGED and _staged(ctx, row):
         reason, text = "pending_reboot", f"{text}; the next boot asks for it"
-    remedy = f"{text}. Run provision with {HUGEPAGES}; ask for fewer pages where the memory is not there."
+    remedy = f"{text}. Run provision with {HUGEPAGES}."
+    if reason == "allocation_short":
+        remedy = f"{remedy[:-1]}; ask for fewer pages where the memory is not there."
     yield judge(
         identity,
         "running",
