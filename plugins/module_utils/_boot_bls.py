@@ -126,6 +126,7 @@ class BlsBackend(Backend):
             id=raw.id,
             title=raw.title,
             linux=raw.linux,
+            ahead=_ahead(raw),
             line=" ".join(token.text for token in tokens),
             recovery=raw.recovery,
             file=raw.path,
@@ -204,7 +205,8 @@ class BlsBackend(Backend):
         self._set_lines(plan, request, variables, {c.path: w for c, w in zip(carriers, wanted)})
         for raw in self.raw if request.tokens else ():
             line = self._line_after(raw, variables, {c.path: w for c, w in zip(carriers, wanted)})
-            check_line(" ".join(t.text for t in line), list(request.tokens), request, facts, file=raw.path)
+            text = " ".join(t.text for t in line)
+            check_line(text, list(request.tokens), request, facts, ahead=_ahead(raw), file=raw.path)
         if plan.line is not None:
             plan.memory = guard(plan.line, request, running, facts, self.root)
         return plan
@@ -382,6 +384,11 @@ def _by_grubby(texts: list[str], request: Request, env: dict[str, str]) -> list[
     keys = {token_key(text) for text in request.tokens}
     rest = _expanded([text for text in texts if text not in request.tokens], env)
     return [*(text for text in rest if token_key(text) not in keys), *ours]
+
+
+def _ahead(raw: Type1) -> str:
+    """What GRUB puts in front of the command line: the kernel on its device, the longest usual name of one."""
+    return f"BOOT_IMAGE=(hd0,gpt10){raw.linux}"
 
 
 def _uses(raw: Type1, variable: str) -> bool:

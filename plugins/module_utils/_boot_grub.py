@@ -200,8 +200,9 @@ class GrubBackend(Backend):
         self._check_overridden(after, ours)
         facts = self.facts()
         line = " ".join(token.text for token in self.boot_tokens(after))
-        check_line(line, list(request.tokens), request, facts, file=DROPIN)
         entry = self.cfg.default if self.cfg else None
+        ahead = max((e.ahead for e in self.entries() if not e.recovery), key=len, default="")
+        check_line(line, list(request.tokens), request, facts, ahead=ahead, file=DROPIN)
         plan = BootPlan(request, line=line, replaced=replaced, running=running)
         plan.line_before = entry.line if entry else None
         plan.memory = guard(line, request, running, facts, self.root)

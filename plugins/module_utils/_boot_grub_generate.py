@@ -82,10 +82,10 @@ class Generator:
         wanted = list(request.tokens)
         for entry in cfg.entries:
             if wanted and not entry.recovery and (entry.default or _by_distribution(entry)):
-                missing = shortfall(entry.line, wanted, facts)
+                missing = shortfall(entry.whole, wanted, facts)
                 if missing:
                     raise self._lost(entry, missing[1])
-        check_line(cfg.default.line, wanted, request, facts, file=self.path)
+        check_line(cfg.default.line, wanted, request, facts, ahead=cfg.default.ahead, file=self.path)
         guard(cfg.default.line, request, self.plan.running, facts, self.backend.root)
         about = request.about(cfg.default.line)
         if not wanted and any(token in about for token in self.plan.before if token not in self.plan.after):

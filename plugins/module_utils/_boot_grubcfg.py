@@ -107,6 +107,7 @@ def _entry(item: Menu, loaded: Loaded, path: tuple[int, ...]) -> Entry:
         id=item.id,
         title=item.title,
         linux=loaded.linux,
+        ahead=f"BOOT_IMAGE={loaded.linux}",
         line=line,
         recovery=recovery,
         file=item.file,

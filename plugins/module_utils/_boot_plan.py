@@ -13,7 +13,7 @@ from ._boot_guard import check_memory
 from ._boot_types import BootError, LineToken
 from ._cmdline import normal_key, split
 from ._files import atomic_write, read_text, remove, resolve
-from ._kernel_args import KernelFacts
+from ._kernel_args import KernelFacts, predict
 
 
 @dataclass(frozen=True)
@@ -150,10 +150,24 @@ def settle(
         rest = [token for token in rest if all(token is not other for other in against)]
 
 
-def check_line(line: str, wanted: list[str], request: Request, facts: KernelFacts, **place: Any) -> None:
-    """Raise unless LINE, complete, makes the kernel do what WANTED asks."""
+def check_line(
+    line: str, wanted: list[str], request: Request, facts: KernelFacts, *, ahead: str = "", **place: Any
+) -> None:
+    """Raise unless LINE, complete behind what the boot loader puts AHEAD, makes the kernel do what WANTED asks.
+
+    A line that the kernel would cut is refused whoever's arguments are lost.
+    """
     if not wanted:
         return
+    line = f"{ahead} {line}".strip()
+    cut = next((warn for warn in predict(line, facts).warnings if warn.reason == "line_too_long"), None)
+    if cut:
+        raise BootError(
+            "line_too_long",
+            f"with {ahead or 'nothing'} in front of it, {cut.text}, first in {cut.token[:60]}; write CPU lists as "
+            "ranges, or take arguments away that nobody needs",
+            **place,
+        )
     missing = shortfall(line, wanted, facts)
     if missing:
         reason, text = missing

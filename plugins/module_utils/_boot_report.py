@@ -69,7 +69,7 @@ def document(layers: Layers) -> dict[str, Any]:
     running_facts = KernelFacts.from_sysroot(layers.root)
     predicted = {
         "running": predict(layers.running, running_facts).as_dict() if layers.running is not None else None,
-        "next_boot": predict(layers.entry.line, layers.facts).as_dict() if layers.entry else None,
+        "next_boot": predict(layers.entry.whole, layers.facts).as_dict() if layers.entry else None,
         "configured": None,
     }
     if layers.configured is not None:
@@ -101,11 +101,11 @@ def verdict(layers: Layers, wanted: list[str]) -> dict[str, Any]:
     configured = None if layers.configured is None else " ".join(token.text for token in layers.configured)
     lacks = {
         "configured": _lacks(configured, wanted, facts),
-        "next_boot": _lacks(layers.entry.line if layers.entry else None, wanted, facts),
+        "next_boot": _lacks(layers.entry.whole if layers.entry else None, wanted, facts),
         "running": _lacks(layers.running, wanted, facts),
     }
     entries = {
-        entry.id: "fail" if shortfall(entry.line, wanted, facts) else "pass"
+        entry.id: "fail" if shortfall(entry.whole, wanted, facts) else "pass"
         for entry in (layers.backend.entries() if layers.backend else [])
         if not entry.recovery
     }

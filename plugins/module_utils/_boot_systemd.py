@@ -144,7 +144,7 @@ class SystemdBootBackend(Backend):
         plan.line_before, plan.line = (before, line) if entry else (None, None)
         plan.before, plan.after = request.about(before), request.about(line)
         if entry:
-            check_line(line, list(request.tokens), request, facts, file=entry.file)
+            check_line(line, list(request.tokens), request, facts, ahead=entry.ahead, file=entry.file)
             plan.memory = guard(line, request, running, facts, self.root)
         return plan
 
@@ -202,6 +202,7 @@ def _entry(raw: Type1) -> Entry:
         id=f"{raw.id}.conf",
         title=raw.title,
         linux=raw.linux,
+        ahead=" ".join(f"initrd={path}" for path in raw.initrd),
         line=" ".join(token.text for token in raw.tokens),
         recovery=raw.recovery,
         file=raw.path,

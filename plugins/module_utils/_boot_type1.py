@@ -31,6 +31,7 @@ class Type1:
     tries_left: int | None = None
     tries_done: int = 0
     tokens: tuple[LineToken, ...] = ()
+    initrd: tuple[str, ...] = ()
 
     @property
     def options_line(self) -> int:
@@ -62,11 +63,14 @@ def parse(path: str, text: str) -> Type1:
     fields: dict[str, str] = {}
     options: list[str] = []
     tokens: list[LineToken] = []
+    initrd: list[str] = []
     for number, line in enumerate(text.split("\n"), 1):
         key, value = _field(line)
         if key == "options":
             options.append(value)
             tokens.extend(LineToken(token.text, Source(path, number)) for token in split(value))
+        elif key == "initrd":
+            initrd.append(value)
         elif key:
             fields.setdefault(key, value)
     name = path.rpartition("/")[2][: -len(".conf")]
@@ -84,6 +88,7 @@ def parse(path: str, text: str) -> Type1:
         tries_left=int(counter.group(1)) if counter else None,
         tries_done=int(counter.group(2) or 0) if counter else 0,
         tokens=tuple(tokens),
+        initrd=tuple(initrd),
     )
 
 

@@ -141,6 +141,12 @@ class Entry:
     version: str = ""
     unresolved: tuple[str, ...] = ()
     tokens: tuple[LineToken, ...] = field(default=())
+    ahead: str = ""
+
+    @property
+    def whole(self) -> str:
+        """`line` behind what the boot loader puts in front of it, which takes room on the command line."""
+        return f"{self.ahead} {self.line}".strip()
 
     def as_dict(self) -> dict[str, Any]:
         """unresolved: boot loader variables whose value is only known at boot, left as they are written."""

@@ -138,7 +138,7 @@ def check_problems(ctx: Context) -> Iterator[Result]:
         for entry in (layers.backend.entries() if layers.backend else [])
         if not entry.recovery and not entry.default
     ]
-    lacking = [entry.id for entry in entries if shortfall(entry.line, tokens, layers.facts)]
+    lacking = [entry.id for entry in entries if shortfall(entry.whole, tokens, layers.facts)]
     if entries:
         yield judge(
             "boot.entries",

@@ -52,7 +52,7 @@ def line_of(ctx: Context, layer: str) -> Line | NoLine:
     entry = layers.entry
     if layer == "next_boot" and entry:
         place = f"{entry.file}:{entry.file_line}" if entry.file else ""
-        return Line(entry.line, layers.facts, _sources(entry.tokens), place)
+        return Line(entry.whole, layers.facts, _sources(entry.tokens), place)
     if layer == "configured" and ctx.unrecorded("/etc/default", "/etc/kernel"):
         return NoLine("not_recorded", "the recording has no boot loader settings", "/etc/default")
     if layer == "configured" and layers.configured is not None:

@@ -241,3 +241,21 @@ def test_foreign_tokens_of_ours_in_the_shared_variable_may_reach_recovery_entrie
     result = run_live(root, run, tokens=WANT, keys=KEYS)
     assert not (root / DROPIN.lstrip("/")).exists()
     assert next(row["resource"] for row in result["changes"]) == f"file:{GRUB_CFG}"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("spare", "fits"), [(0, True), (-1, False)])
+def test_what_grub_puts_in_front_takes_room_too(spare: int, fits: bool, tmp_path: Path) -> None:
+    root = debian(tmp_path)
+    entry = GrubBackend(str(root), True).entries()[0]
+    longest = max(len(e.linux) for e in GrubBackend(str(root), True).entries())
+    base = len(f"BOOT_IMAGE= {entry.line} pad= {' '.join(WANT)}") + longest
+    pad = f"pad={'x' * (2047 - base - spare)}"
+    put(root, "/etc/default/grub.d/a.cfg", f'GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX {pad}"\n')
+    if fits:
+        run_live(root, StandInMkconfig(root), tokens=WANT, keys=KEYS)
+        assert len(GrubBackend(str(root), True).entries()[0].line) + len("BOOT_IMAGE= ") + longest == 2047
+        return
+    before = hashes(root)
+    with pytest.raises(BootError) as caught:
+        run_live(root, StandInMkconfig(root), tokens=WANT, keys=KEYS)
+    assert caught.value.problem.reason == "line_too_long" and hashes(root) == before
