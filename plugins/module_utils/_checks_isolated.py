@@ -10,7 +10,7 @@ from ._checks_cpus import asked, asked_by, listed
 from ._checks_host import IRQBALANCE, ISOLATED, Check, Context
 from ._checks_lines import predicted
 from ._cpulist import format_list, parse_mask
-from ._irqs import IRQ_DIR, Irq, read_irqs
+from ._irqs import IRQ_DIR, NOT_RECORDED, Irq, read_irqs
 from ._threads import PROC, Thread, Threads, allowed_cpus, control_group, read_threads
 from ._tree import Tree
 from ._verdict import Result, judge, not_applicable, skipped
@@ -48,9 +48,11 @@ def check_irqs(ctx: Context) -> Iterator[Result]:
     tree = Tree(ctx.root)
     irqs = read_irqs(tree, ctx.facts().version if ctx.facts().version_known else (0,), ctx.live)
     if tree.trouble or not irqs:
-        path, why = min(tree.trouble.items()) if tree.trouble else (IRQ_DIR, "")
+        # What a recording lacks says less than what could not be read.
+        order = sorted(tree.trouble.items(), key=lambda item: (item[1] == NOT_RECORDED, item))
+        path, why = order[0] if order else (IRQ_DIR, "")
         reason = "permission_denied" if "ermi" in why else "unreadable" if why else "not_available"
-        if not ctx.live and not why:
+        if not ctx.live and why in ("", NOT_RECORDED):
             reason = "not_recorded"
         intended = asked(ctx) and reason != "not_recorded"
         yield skipped(identity, "running", reason, observed=why or None, source=path, intended=intended)

@@ -22,6 +22,7 @@ IRQ_DIR = "/proc/irq"
 INTERRUPTS = "/proc/interrupts"
 DEBUG_DIR = "/sys/kernel/debug/irq/irqs"
 MODE_TELLS_SINCE = (6, 12)
+NOT_RECORDED = "not recorded"
 _WIRED = re.compile(r"(?:IR-)?IO-APIC|XT-PIC|GIC-?v?\d*")
 
 
@@ -57,23 +58,37 @@ def read_irqs(tree: Tree, version: tuple[int, ...], live: bool) -> list[Irq]:
     """The interrupts of TREE that somebody asked for, ascending. VERSION is the kernel's.
 
     An interrupt that /proc/interrupts does not list has no handler and is left out; without that file all are
-    there. LIVE: the modes of the files are the kernel's own. What could not be read is in TREE.trouble.
+    there. LIVE: the modes of the files are the kernel's own, and what is not there is gone; of a recorded host it
+    was not recorded. What could not be read is in TREE.trouble.
     """
-    table = tree.text(INTERRUPTS)
-    rows = None if table is None else parse_interrupts(table)
+    rows = _table(tree)
     found = []
-    for number in sorted(int(name) for name in tree.names(IRQ_DIR) if name.isdigit()):
+    there = {int(name) for name in tree.names(IRQ_DIR) if name.isdigit()}
+    for number in sorted(there if live or not there or rows is None else there | set(rows)):
         if rows is not None and number not in rows:
             continue
         row = (rows or {}).get(number, Row())
         base = f"{IRQ_DIR}/{number}"
-        allowed = tree.ids(f"{base}/smp_affinity_list")
+        # The kernel never prints an empty mask for where it may go.
+        allowed = tree.ids(f"{base}/smp_affinity_list") or None
         effective = tree.ids(f"{base}/effective_affinity_list") or None
+        if allowed is None and effective is None and not live:
+            tree.trouble.setdefault(f"{base}/smp_affinity_list", NOT_RECORDED)
         fixed = _fixed(tree, number, version, live)
         if fixed is None and _WIRED.fullmatch(row.chip):
             fixed = False
         found.append(Irq(number, row.name, allowed, effective, fixed, row.counts))
     return found
+
+
+def _table(tree: Tree) -> dict[int, Row] | None:
+    """The rows of /proc/interrupts; None where there is none. A table that was cut off lacks interrupts."""
+    data = tree.data(INTERRUPTS)
+    if data is None:
+        return None
+    if data and not data.endswith(b"\n"):
+        tree.trouble[INTERRUPTS] = "ends in the middle of a line"
+    return parse_interrupts(data.decode("utf-8", "replace"))
 
 
 def parse_interrupts(text: str) -> dict[int, Row]:
@@ -85,7 +100,10 @@ def parse_interrupts(text: str) -> dict[int, Row]:
         label, _colon, rest = line.partition(":")
         fields = rest.split()
         numbers = fields[: len(cpus)]
-        if not label.strip().isdigit() or len(numbers) < len(cpus) or not all(n.isdigit() for n in numbers):
+        if not label.strip().isdigit():
+            continue
+        if len(numbers) < len(cpus) or not all(n.isdigit() for n in numbers):
+            rows[int(label)] = Row()  # there is such an interrupt, whatever else the row says
             continue
         words = fields[len(cpus) :]
         # The chip, its own number with the trigger, then the names of the handlers.

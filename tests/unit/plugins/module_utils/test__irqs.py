@@ -31,7 +31,8 @@ def test_the_table_by_the_cpus_of_its_heading() -> None:
     rows = parse_interrupts(TABLE)
     assert rows[0] == ("timer", {0: 18, 2: 0, 3: 0}, "IO-APIC")
     assert rows[24] == ("nvme0q0, nvme0q1", {0: 0, 2: 7, 3: 0}, "PCI-MSIX-0000:00:02.0")
-    assert sorted(rows) == [0, 24, 27]
+    assert sorted(rows) == [0, 24, 27, 30]
+    assert rows[30] == ("", None, "")  # a row that lacks columns is still an interrupt
     assert parse_interrupts("") == {}
 
 
@@ -41,8 +42,8 @@ def test_only_what_somebody_asked_for(tmp_path: Path) -> None:
         put(tmp_path, f"/proc/irq/{number}/smp_affinity_list", "0-3\n")
         put(tmp_path, f"/proc/irq/{number}/effective_affinity_list", "3\n")
     counts = {0: 0, 2: 7, 3: 0}
+    assert sorted(irqs(tmp_path, live=True)) == [24]
     assert irqs(tmp_path)[24] == Irq(24, "nvme0q0, nvme0q1", frozenset(range(4)), frozenset({3}), None, counts)
-    assert sorted(irqs(tmp_path)) == [24]
     (tmp_path / "proc/interrupts").unlink()
     assert sorted(irqs(tmp_path)) == [24, 31]
 
@@ -127,3 +128,27 @@ def test_what_cannot_be_read_is_told(tmp_path: Path) -> None:
     tree = Tree(str(tmp_path))
     assert read_irqs(tree, (6, 1), False)[0].allowed is None
     assert list(tree.trouble) == ["/proc/irq/24/smp_affinity_list"]
+
+
+def test_what_a_recording_lacks_is_told(tmp_path: Path) -> None:
+    put(tmp_path, "/proc/interrupts", TABLE)
+    put(tmp_path, "/proc/irq/24/smp_affinity_list", "0-3\n")
+    put(tmp_path, "/proc/irq/27/smp_affinity_list", "\n")
+    tree = Tree(str(tmp_path))
+    assert [irq.number for irq in read_irqs(tree, (6, 1), False) if irq.allowed] == [24]
+    assert tree.trouble == {f"/proc/irq/{n}/smp_affinity_list": "not recorded" for n in (0, 27, 30)}
+
+
+def test_a_table_that_was_cut_off_is_told(tmp_path: Path) -> None:
+    put(tmp_path, "/proc/interrupts", TABLE[:150])
+    put(tmp_path, "/proc/irq/24/smp_affinity_list", "0-3\n")
+    tree = Tree(str(tmp_path))
+    read_irqs(tree, (6, 1), True)
+    assert tree.trouble == {"/proc/interrupts": "ends in the middle of a line"}
+
+
+def test_a_large_machine_s_table_is_read_to_its_end(tmp_path: Path) -> None:
+    filler = "".join(f"{n}: 0 0 0 PCI-MSI {'x' * 5000} nvme\n" for n in range(100, 1200))
+    put(tmp_path, "/proc/interrupts", f"{TABLE}{filler}9000: 0 0 5 PCI-MSI 0-edge eth\n")
+    put(tmp_path, "/proc/irq/9000/smp_affinity_list", "3\n")
+    assert irqs(tmp_path, live=True)[9000].allowed == {3}

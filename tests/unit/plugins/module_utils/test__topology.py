@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.firsttouch.host.plugins.module_utils import _tree as _tree_module
 from ansible_collections.firsttouch.host.plugins.module_utils._topology import (
     Topology,
     even_split,
@@ -334,6 +335,14 @@ def test_tree_tells_absent_from_unreadable(tmp_path: Path) -> None:
     assert tree.number("/b") is None and tree.text("/f") is None
     assert set(tree.trouble) == {"/b", "/f"}
     assert tree.text("/a/b") is None and "/a/b" not in tree.trouble
+
+
+def test_tree_cuts_no_file_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_tree_module, "_LIMIT", 100000)
+    tree = _tree(tmp_path, {"/most": "x" * 100000, "/more": "x" * 100001})
+    assert len(tree.text("/most") or "") == 100000
+    assert tree.text("/more") is None
+    assert tree.trouble == {"/more": "longer than 100000 bytes"}
 
 
 def test_tree_links_stay_inside(tmp_path: Path) -> None:
