@@ -50,10 +50,15 @@ def test_serve(tmp_path: Path) -> None:
             assert arrays["act"].shape == (ACTION,)
             assert np.abs(arrays["act"]).max() > 0
             assert meta is None
-            process.send_signal(signal.SIGUSR1)
-            assert eventually(metrics.exists)
-            assert "firsttouch_requests_total 1" in metrics.read_text()
-            assert 'firsttouch_latency_seconds_bucket{le="+Inf"} 1' in metrics.read_text()
+
+            def told() -> bool:
+                # The answer is out before it is counted.
+                process.send_signal(signal.SIGUSR1)
+                wanted = 'firsttouch_latency_seconds_bucket{le="+Inf"} 1\n'
+                return metrics.exists() and wanted in metrics.read_text()
+
+            assert eventually(told)
+            assert "firsttouch_requests_total 1\n" in metrics.read_text()
         process.send_signal(signal.SIGTERM)
         assert process.wait(10) == 0
     assert {path.name for path in tmp_path.iterdir()} == {"metrics"}

@@ -109,6 +109,8 @@ def _serve(args: argparse.Namespace) -> int:
     handler = load_handler(args.handler)
 
     def worker(server: InferenceServer) -> None:
+        # Whatever threads the handler has, the one that serves gets the interpreter soon.
+        sys.setswitchinterval(affinity.SERVER_SWITCH_SECONDS)
         if args.cpu is not None:
             seconds = affinity.SERVER_SWITCH_SECONDS
             for step in affinity.pin(args.cpu, fifo_priority=args.fifo, switch_seconds=seconds).refused:
