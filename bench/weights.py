@@ -13,10 +13,12 @@ tables of plain mmap shrink towards ours, and only /dev/shm and older kernels sh
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import mmap
 import os
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -73,19 +75,24 @@ def write_model(path: Path, size: int) -> None:
 
 @contextlib.contextmanager
 def pages(count: int) -> Iterator[None]:
-    """COUNT more pages in the pool, and the former number again at the end."""
+    """COUNT more pages in the pool, and the former number again at the end; under the lock that the tests use too."""
     file = POOL / "nr_hugepages"
-    before = int(file.read_text())
-    try:
+    if not file.exists():
+        raise CommandError("this kernel has no hugepages of 2M")
+    with open(Path(tempfile.gettempdir()) / "firsttouch-tests-pool.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        before = int(file.read_text())
         try:
-            file.write_text(str(before + count))
-        except OSError as error:
-            raise CommandError(f"no hugepages can be made here: {error}") from error
-        if int((POOL / "free_hugepages").read_text()) < count:
-            raise CommandError(f"the kernel did not give {count} hugepages")
-        yield
-    finally:
-        file.write_text(str(before))
+            try:
+                file.write_text(str(before + count))
+            except OSError as error:
+                raise CommandError(f"no hugepages can be made here: {error}") from error
+            if int((POOL / "free_hugepages").read_text()) < count:
+                raise CommandError(f"the kernel did not give {count} hugepages")
+            yield
+        finally:
+            with contextlib.suppress(OSError):
+                file.write_text(str(before))
 
 
 @contextlib.contextmanager
@@ -187,6 +194,8 @@ def arms() -> list[str]:
 
 def measure() -> list[dict[str, Any]]:
     """Rows for the table."""
+    # Pages and mounts are given back also when the run is ended from outside.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     shutil.rmtree(WORK, ignore_errors=True)
     WORK.mkdir(parents=True)
     file = WORK / "bench.safetensors"

@@ -106,8 +106,9 @@ def test_usage(capsys: pytest.CaptureFixture[str]) -> None:
         with pytest.raises(SystemExit) as caught:
             _cli_weights.main(argv)
         assert caught.value.code == 2
-    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.WeightsError)]
-    for kind in kinds:
+    kinds: list[Any] = [kind for kind in vars(errors).values() if isinstance(kind, type)]
+    more = (errors.KernelError, errors.UnsupportedError, errors.ArgumentError)
+    for kind in (*more, *(kind for kind in kinds if issubclass(kind, errors.WeightsError))):
         assert f" {kind.exit_status}  " in _cli_weights.EXIT_CODES
     capsys.readouterr()
 

@@ -11,6 +11,8 @@ import mmap
 import os
 import subprocess
 import sys
+import types
+import warnings as python_warnings
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -119,6 +121,34 @@ def test_torch(store: str, tmp_path: Path) -> None:
             assert np.array_equal(found.torch(name).numpy(), found[name], equal_nan=name != "U8")
         assert found.torch("BF16").dtype == torch.bfloat16 and found.torch("F8_E4M3").dtype == torch.float8_e4m3fn
         assert tuple(found.torch("empty").shape) == (0, 3)
+
+
+class StandIn(types.ModuleType):
+    """What as_torch() uses of torch, made of numpy: where torch is not installed the calls are still looked at."""
+
+    float32, uint8, bfloat16 = np.dtype("f4"), np.dtype("u1"), np.dtype("u2")
+
+    def frombuffer(self, buffer: memoryview, *, dtype: np.dtype[Any]) -> Any:
+        message = "The given buffer is not writable, and PyTorch does not support non-writable tensors."
+        python_warnings.warn(message, UserWarning, stacklevel=2)
+        if not len(buffer):
+            raise ValueError("both buffer length (0) and count (-1) must not be 0")
+        return np.frombuffer(buffer, dtype)
+
+    def empty(self, shape: tuple[int, ...], *, dtype: np.dtype[Any]) -> Any:
+        return np.empty(shape, dtype)
+
+
+def test_calls_of_torch(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bytes, type and shape that torch is given; its warning is not passed on; a type it lacks is an error."""
+    monkeypatch.setitem(sys.modules, "torch", StandIn("torch"))
+    load(every_dtype(tmp_path / "all.safetensors"), store)
+    with weights.safe_open("all", "pt", directory=store) as file, weights.open("all", directory=store) as found:
+        assert file.get_tensor("F32").tobytes() == found["F32"].tobytes() and file.get_tensor("F32").shape == (2, 4)
+        assert file.get_tensor("BF16").dtype == np.uint16 and file.get_tensor("F4").shape == (4,)
+        assert file.get_tensor("empty").shape == (0, 3) and file.get_slice("F32")[1:].shape == (1, 4)
+        with pytest.raises(errors.UnsupportedError, match="float8_e4m3fn"):
+            file.get_tensor("F8_E4M3")
 
 
 def test_without_torch(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

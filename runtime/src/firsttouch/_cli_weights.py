@@ -22,13 +22,13 @@ from firsttouch.errors import ArgumentError, FirstTouchError, WeightsError
 # The last column of /proc/PID/maps.
 _MAPPED = re.compile(r"(/\S+@[0-9a-f]{12}\.[0-9]+(?:\.node[0-9]+)?\.img(?: \(deleted\))?)$", re.MULTILINE)
 EXIT_CODES = """exit status:
-   0  done                      8  not loaded, or no valid image
+   0  done                      7  checksum differs
+   1  a system call failed      8  not loaded, or no valid image
    2  usage                     9  a file cannot be read, or changed
    3  pool or mount too small  10  not possible on this machine
    4  node short, fragmented   11  another process is loading it
    5  control group limit      12  another model has the name
    6  no valid model file      13  no hugetlbfs is mounted
-   7  checksum differs
 """
 
 
@@ -287,8 +287,8 @@ def _show_ls(found: dict[str, Any]) -> None:
     widths = [max(len(row[column]) for row in rows) for column in range(6)]
     for row in rows:
         print("  ".join([*(text.ljust(width) for text, width in zip(row, widths, strict=False)), row[6]]).rstrip())
-    if found["processes_not_seen"]:
-        print(f"{found['processes_not_seen']} processes of other users could not be looked at: MAPPERS may be more")
+    if found["images"] and found["processes_not_seen"]:
+        print(f"{found['processes_not_seen']} processes could not be looked at: MAPPERS may be more")
 
 
 def _verify(args: argparse.Namespace) -> dict[str, Any]:
