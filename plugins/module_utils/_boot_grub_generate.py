@@ -36,6 +36,7 @@ class Generator:
         self.backup: str | None = None
         self.line: str | None = None
         self.path = plan.generated_path or ""
+        self._old: bytes | None = None
 
     def require_tools(self) -> None:
         """Raise BootError `tool_missing` before anything is written."""
@@ -55,6 +56,9 @@ class Generator:
                 raise BootError("generation_failed", "grub-mkconfig made no grub.cfg", self.path)
             self._judge(self.backend.parse(text))
             self._install(temp, real)
+        except BaseException:
+            self._put_back(real)
+            raise
         finally:
             for path in (temp, f"{temp}.new"):
                 remove(path)
@@ -114,6 +118,7 @@ class Generator:
         if old is not None:
             self.backup = BACKUP
             atomic_write(resolve(self.backend.root, self.backup), old, 0o600)
+            self._old = old
         copy_attributes(real if old is not None else None, temp, 0o600)
         fd = os.open(temp, os.O_RDONLY | os.O_CLOEXEC)
         try:
@@ -122,6 +127,11 @@ class Generator:
             os.close(fd)
         os.rename(temp, real)
         fsync_dir(os.path.dirname(real))
+
+    def _put_back(self, real: str) -> None:
+        """Undo a replacement after which something failed, such as making it durable."""
+        if self._old is not None and read_bytes("/", real) != self._old:
+            atomic_write(real, self._old)
 
     def _tool(self, name: str) -> str | None:
         for directory in _PATH.split(":"):

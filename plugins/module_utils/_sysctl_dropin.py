@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
@@ -306,8 +307,23 @@ def _write_file(plan: Plan) -> None:
             atomic_write(path, plan.after_text, 0o644)
     except OSError as exc:
         reason = "read_only" if exc.errno == errno.EROFS else "write_error"
-        text = f"{plan.path} cannot be written ({exc.strerror}); nothing was changed"
+        done = "nothing was changed" if _file_put_back(plan, path) else "it could not be put back"
+        text = f"{plan.path} cannot be written ({exc.strerror}); {done}"
         raise DropinError(reason, text, file=plan.path) from exc
+
+
+def _file_put_back(plan: Plan, path: str) -> bool:
+    """Whether the file is as it was; it is put back where it was replaced and making that durable failed."""
+    with contextlib.suppress(OSError):
+        if read_text(plan.root, plan.path) == plan.before_text:
+            return True
+        if plan.before_text is None:
+            remove(path)
+        else:
+            atomic_write(path, plan.before_text, 0o644)
+    with contextlib.suppress(OSError):
+        return read_text(plan.root, plan.path) == plan.before_text
+    return False
 
 
 def _undo(plan: Plan, done: list[str]) -> list[str]:

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.firsttouch.host.plugins.module_utils import _boot_grub_generate
 from ansible_collections.firsttouch.host.plugins.module_utils._boot_grub import GRUB_CFG, GrubBackend
 from ansible_collections.firsttouch.host.plugins.module_utils._boot_types import BootError
 from boot_cases import DROPIN, KEYS, WANT, hashes, put
@@ -189,6 +191,26 @@ def test_an_interrupt_during_generation_puts_everything_back(tmp_path: Path) -> 
     with pytest.raises(KeyboardInterrupt):
         run_live(root, interrupted, tokens=WANT, keys=KEYS)
     assert hashes(root) == before
+
+
+def test_a_replacement_that_cannot_be_made_durable_is_taken_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = debian(tmp_path)
+    before = hashes(root)
+    real = _boot_grub_generate.fsync_dir
+
+    def failing(path: str) -> None:
+        if path.endswith("/boot/grub"):
+            raise OSError(errno.EIO, "Input/output error")
+        real(path)
+
+    monkeypatch.setattr(_boot_grub_generate, "fsync_dir", failing)
+    with pytest.raises(OSError, match="Input/output"):
+        run_live(root, StandInMkconfig(root), tokens=WANT, keys=KEYS)
+    after = hashes(root)
+    after.pop(BACKUP)
+    assert after == before
 
 
 @pytest.mark.parametrize("tool", ["usr/sbin/grub-mkconfig", "usr/bin/grub-script-check"])

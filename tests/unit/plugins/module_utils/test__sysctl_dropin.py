@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.firsttouch.host.plugins.module_utils import _sysctl, _sysctl_dropin
+from ansible_collections.firsttouch.host.plugins.module_utils import _files, _sysctl, _sysctl_dropin
 from ansible_collections.firsttouch.host.plugins.module_utils._sysctl_judge import write_pair
 from support import put
 
@@ -145,6 +145,26 @@ def test_file_that_cannot_be_written_rolls_the_kernel_back(
     monkeypatch.setattr(_sysctl_dropin, "atomic_write", refuse)
     assert error(kernel.root, {"vm.swappiness": 1, "vm.dirty_bytes": 8192}).reason == "read_only"
     assert kernel.values() == START
+
+
+@pytest.mark.parametrize("old", [{}, {"vm.swappiness": 10}])
+def test_file_that_cannot_be_made_durable_goes_back_too(
+    kernel: Kernel, old: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go(kernel.root, old)
+    before, path = kernel.values(), kernel.root / PATH[1:]
+    text = path.read_text() if old else None
+    (kernel.root / "etc/sysctl.d").mkdir(parents=True, exist_ok=True)
+    failing = iter([OSError(errno.EIO, "Input/output error")])
+
+    def fsync_dir(_path: str) -> None:
+        for exc in failing:
+            raise exc
+
+    monkeypatch.setattr(_files, "fsync_dir", fsync_dir)
+    exc = error(kernel.root, {"vm.swappiness": 0})
+    assert exc.reason == "write_error" and "nothing was changed" in str(exc)
+    assert kernel.values() == before and (path.read_text() if path.exists() else None) == text
 
 
 def test_read_only_mount_is_named_before_anything_is_written(
