@@ -6,7 +6,6 @@ The pool is a setting of the whole machine: one test process at a time has it, u
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import gc
 import json
@@ -55,25 +54,42 @@ def settled(store: str, wanted: int, seconds: float = 1.0) -> int:
     return used(store)
 
 
+# Runs beside the tests and outlives them however they end: unmounts what is left below a folder, sets the pool back.
+# It holds the lock until then, by the descriptor that it inherits.
+KEEPER = """
+import subprocess, sys
+folder, file, before = sys.argv[1:]
+sys.stdin.read()
+for line in open("/proc/self/mountinfo"):
+    path = line.split()[4]
+    if path.startswith(folder + "/"):
+        subprocess.run(["umount", "-l", path])
+open(file, "w").write(before)
+"""
+
+
 @pytest.fixture(scope="session")
-def pool() -> Iterator[int]:
-    """PAGES free pages of 2M for this test session; the former count comes back at the end, also after failures."""
-    if not POOL.is_dir():
-        pytest.skip("NO HUGE PAGES: this kernel has no 2M pages; weights in hugetlbfs are not tested")
+def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """PAGES free pages of 2M for this test session; the former count comes back at the end, also after a SIGKILL."""
+    file = POOL / "nr_hugepages"
+    if not os.access(file, os.W_OK):
+        pytest.skip("NO HUGE PAGES: the pool cannot be set here; weights in hugetlbfs are not tested")
     with open(Path(tempfile.gettempdir()) / "firsttouch-tests-pool.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         before = count("nr_hugepages")
-        try:
+        command = [sys.executable, "-c", KEEPER, str(tmp_path_factory.getbasetemp()), str(file), str(before)]
+        with subprocess.Popen(
+            command, stdin=subprocess.PIPE, pass_fds=[lock.fileno()], start_new_session=True
+        ) as keeper:
             try:
-                (POOL / "nr_hugepages").write_text(str(before + PAGES))
-            except OSError as error:
-                pytest.skip(f"NO HUGE PAGES: the pool cannot be set ({error}); weights in hugetlbfs are not tested")
-            if available() < PAGES:
+                file.write_text(str(before + PAGES))
+                given = available()
+            except OSError:
+                given = 0
+            if given < PAGES:
                 pytest.skip("NO HUGE PAGES: the kernel did not give them; weights in hugetlbfs are not tested")
             yield PAGES
-        finally:
-            with contextlib.suppress(OSError):
-                (POOL / "nr_hugepages").write_text(str(before))
+        assert keeper.returncode == 0
 
 
 Mounter = Callable[..., str]
