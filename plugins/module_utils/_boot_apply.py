@@ -58,7 +58,7 @@ def _owned(root: str, given: list[str] | None) -> list[str]:
 def _result(backend: Backend, plan: BootPlan, applied: dict[str, Any], running: str | None) -> dict[str, Any]:
     request, changes = plan.request, plan.changes()
     line = applied["line"]
-    keys = request.all_keys() | Request(tuple(plan.before)).all_keys()
+    keys = request.all_keys() | Request((), owned=tuple(plan.before)).all_keys()
     try:
         places = backend.configured_line() or []
     except BootError:
@@ -76,6 +76,7 @@ def _result(backend: Backend, plan: BootPlan, applied: dict[str, Any], running: 
             running, line, backend.default_entry(), places, request.tokens, keys
         ),
         "replaced": [describe_token(token) for token in plan.replaced],
+        "not_restored": plan.lost,
         "memory": plan.memory,
     }
 

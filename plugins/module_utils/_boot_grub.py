@@ -12,6 +12,7 @@ from ._boot_grub_generate import Generator, backup_rows
 from ._boot_grubcfg import GrubCfg, loader_cmdline, read_grubcfg
 from ._boot_grubenv import read_grubenv
 from ._boot_plan import BootPlan, FileChange, Request, check_line, guard, settle
+from ._boot_replaced import forget, lost, put_back, remember
 from ._boot_script import Command, ScriptParser
 from ._boot_script_eval import Interpreter
 from ._boot_types import BootError, Entry, LineToken, Problem, Runner, Setting, Step
@@ -159,13 +160,14 @@ class GrubBackend(Backend):
         if self.cfg and self.cfg.notes:
             note = self.cfg.notes[0]
             raise BootError(note.reason, note.text, note.file, note.line)
-        bare = read_default(self.root, overlay={DROPIN: ""})
+        restored = {} if request.tokens else put_back(self.root)
+        bare = read_default(self.root, overlay={DROPIN: "", **restored})
         if bare.error:
             raise bare.error
         facts = self.facts()
         ours, replaced = settle(self.boot_tokens(bare), request, facts)
         bare, overlay = self._without(bare, replaced)
-        return self._complete(request, running, ours, replaced, bare, overlay)
+        return self._complete(request, running, ours, replaced, bare, {**overlay, **restored})
 
     def _without(self, bare: GrubDefault, replaced: list[LineToken]) -> tuple[GrubDefault, dict[str, str]]:
         """BARE without the foreign tokens REPLACED, and the texts of the files that were edited for it."""
@@ -211,11 +213,16 @@ class GrubBackend(Backend):
         for path, text in overlay.items():
             if path != DROPIN:
                 plan.files.append(FileChange(path, read_text(self.root, path), text))
+        edited = {path: text for path, text in overlay.items() if path != DROPIN}
+        record = remember(self.root, edited, replaced) if request.tokens else forget(self.root)
+        plan.files += [record] if record else []
+        plan.lost = [] if request.tokens else lost(self.root)
         current = bare if self.grub.error else self.grub
         now = " ".join(token.text for token in self.boot_tokens(current))
         if entry and self.live:
             now = entry.line  # which may be older than the settings
-        about = Request((*request.tokens, *_own_texts(current)), request.keys, request.owned)
+        # what stands in the drop-in is ours whatever it is, so it is not judged as a request
+        about = Request((), request.keys, (*request.owned, *request.tokens, *_own_texts(current)))
         plan.before, plan.after = about.about(now), about.about(line)
         if self.live:
             plan.generate = bool(plan.files) or plan.before != plan.after

@@ -58,7 +58,7 @@ class BootPlan:
     before and after: the tokens with our keys that the default entry has and will have. line: the complete
     command line the default entry will have; generate: a boot loader file is to be made anew by its tool.
     extra: rows for what a tool changes; writes: the same as file changes, where no tool runs. kept: rows for
-    copies of what was there before.
+    copies of what was there before. lost: foreign arguments that were replaced and cannot be put back.
     """
 
     request: Request
@@ -75,6 +75,7 @@ class BootPlan:
     extra: list[dict[str, Any]] = field(default_factory=list)
     kept: list[dict[str, Any]] = field(default_factory=list)
     writes: list[FileChange] = field(default_factory=list)
+    lost: list[dict[str, str]] = field(default_factory=list)
 
     def changes(self) -> list[dict[str, Any]]:
         """The change set as `{resource, before, after}`, sorted; exact in check mode."""

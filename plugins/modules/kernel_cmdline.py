@@ -64,7 +64,8 @@ options:
     description:
       - What to do about an argument of somebody else that contradicts ours.
       - V(replace) takes exactly that argument out of the file it is written in, with the quotes kept as
-        they are.
+        they are. With GRUB on Debian the file gets its old text back when ours are taken away, unless
+        somebody has changed it since; until then it is in /var/lib/firsttouch/replaced.json.
     type: str
     choices: [fail, replace]
     default: fail
@@ -158,6 +159,13 @@ foreign_staged:
   elements: str
 replaced:
   description: Arguments of others that were replaced, with their places.
+  returned: success
+  type: list
+  elements: dict
+not_restored:
+  description:
+    - Arguments of others that were replaced and that O(state=absent) does not put back, because somebody
+      has changed their file since.
   returned: success
   type: list
   elements: dict

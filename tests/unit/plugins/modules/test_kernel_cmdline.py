@@ -24,6 +24,7 @@ from boot_cases import (
 
 LINUX, DEFAULT = "GRUB_CMDLINE_LINUX", "GRUB_CMDLINE_LINUX_DEFAULT"
 GRUB = "/etc/default/grub"
+REPLACED = "/var/lib/firsttouch/replaced.json"
 
 
 def grub(root: Path, linux: str = "", default: str = "quiet", extra: str = "") -> Path:
@@ -167,6 +168,54 @@ def test_replace_takes_out_that_token_and_nothing_else(
     assert not change(tmp_path, tokens=tokens, keys=[], on_conflict="replace")["changed"]
 
 
+def absent(root: Path, check: bool = False) -> dict[str, Any]:
+    return change(root, check, state="absent", tokens=[], keys=[*KEYS, "nohz_full"])
+
+
+def test_what_was_replaced_comes_back_with_the_removal(tmp_path: Path) -> None:
+    put(grub(tmp_path, default="quiet hugepages=5 r", extra="# é \n"), "/etc/default/grub.d/a.cfg", "# mine\n")
+    with (tmp_path / GRUB.lstrip("/")).open("ab") as file:
+        file.write(b"# \xff\r\n")
+    before = hashes(tmp_path)
+    for tokens in (WANT, [*WANT[:2], "hugepages=7"]):  # the second time nothing is left to replace
+        assert change(tmp_path, tokens=tokens, keys=KEYS, on_conflict="replace")["changed"]
+    assert (tmp_path / REPLACED.lstrip("/")).stat().st_mode & 0o777 == 0o600
+    predicted, result = absent(tmp_path, check=True), absent(tmp_path)
+    assert predicted["changes"] == result["changes"] and result["not_restored"] == []
+    assert hashes(tmp_path) == before and not absent(tmp_path)["changed"]
+
+
+def test_of_two_replacements_the_first_text_comes_back(tmp_path: Path) -> None:
+    before = hashes(grub(tmp_path, linux="nohz_full=1", default="hugepages=5"))
+    cpus(tmp_path)
+    for tokens in (WANT, [*WANT, "nohz_full=2-3"]):
+        assert len(change(tmp_path, tokens=tokens, keys=[], on_conflict="replace")["replaced"]) == 1
+    absent(tmp_path)
+    assert {path: digest for path, digest in hashes(tmp_path).items() if path in before} == before
+
+
+def test_a_file_that_somebody_has_changed_since_stays_and_is_told(tmp_path: Path) -> None:
+    grub(tmp_path, default="quiet hugepages=5")
+    change(tmp_path, on_conflict="replace")
+    with (tmp_path / GRUB.lstrip("/")).open("a") as file:
+        file.write("GRUB_TIMEOUT=1\n")
+    text = (tmp_path / GRUB.lstrip("/")).read_text()
+    result = absent(tmp_path)
+    assert result["not_restored"] == [{"token": "hugepages=5", "file": GRUB}]
+    assert (tmp_path / GRUB.lstrip("/")).read_text() == text
+    assert not (tmp_path / REPLACED.lstrip("/")).exists()
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"/etc/default/grub": 1}', '{"/etc/default/grub": {"before": "x"}}'])
+def test_a_damaged_record_of_what_was_replaced_is_refused(text: str, tmp_path: Path) -> None:
+    grub(tmp_path)
+    change(tmp_path)
+    put(tmp_path, REPLACED, text)
+    before = hashes(tmp_path)
+    result = absent(tmp_path)
+    assert (result.get("reason"), result.get("file")) == ("bad_record", REPLACED) and hashes(tmp_path) == before
+
+
 def test_a_limit_of_somebody_else_is_never_replaced(tmp_path: Path) -> None:
     before = hashes(cpus(grub(tmp_path, linux="nr_cpus=2")))
     for on_conflict in ("fail", "replace"):
@@ -294,6 +343,29 @@ def test_a_dropin_somebody_edited_is_ours_to_mend(tmp_path: Path) -> None:
     put(tmp_path, DROPIN, f'{DEFAULT}="unclosed\n')
     assert change(tmp_path)["changed"] is True
     assert normal_line(info(tmp_path)) == ["quiet", *WANT]
+
+
+@pytest.mark.parametrize("token", ["audit=1", 'x=\\"a b\\"', "hugepages=\\'4\\'"])
+@pytest.mark.parametrize("remove", [False, True])
+def test_whatever_somebody_wrote_into_the_dropin_goes(token: str, remove: bool, tmp_path: Path) -> None:
+    grub(tmp_path)
+    change(tmp_path)
+    if not remove:
+        wanted = hashes(tmp_path)
+    put(tmp_path, DROPIN, (tmp_path / DROPIN.lstrip("/")).read_text().rstrip('"\n') + f' {token}"\n')
+    asked: dict[str, Any] = {"state": "absent", "tokens": []} if remove else {}
+    predicted, result = change(tmp_path, check=True, **asked), change(tmp_path, **asked)
+    assert result["changed"] and predicted["changes"] == result["changes"]
+    assert (tmp_path / DROPIN.lstrip("/")).exists() is not remove
+    assert remove or hashes(tmp_path) == wanted
+
+
+@pytest.mark.parametrize("token", ['hugepages="5"', "hugepages=$N"])
+def test_a_foreign_argument_of_odd_characters_is_replaced(token: str, tmp_path: Path) -> None:
+    put(tmp_path, GRUB, f"{DEFAULT}='quiet {token}'\n")
+    results = [change(tmp_path, check, on_conflict="replace") for check in (True, False)]
+    assert results[0].get("changes") == results[1].get("changes") and results[0].get("msg") == results[1].get("msg")
+    assert bool(results[1].get("failed")) is not (tmp_path / DROPIN.lstrip("/")).exists()
 
 
 @pytest.mark.parametrize("check", [True, False])
