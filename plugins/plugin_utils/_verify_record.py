@@ -18,7 +18,8 @@ import unicodedata
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from ansible_collections.firsttouch.host.plugins.module_utils._verdict import brief
+from ansible_collections.firsttouch.host.plugins.module_utils._verdict import STATUSES, brief
+from ansible_collections.firsttouch.host.plugins.plugin_utils._verify_answer import fault
 
 SCHEMA = 1
 KIND = "firsttouch.verify.host"
@@ -83,6 +84,10 @@ def record(
     was looked at (all when empty).
     """
     verified = "verdict" in result and isinstance(result.get("results"), list)
+    wrong = fault(result) if verified else ""
+    if wrong:
+        verified = False
+        result = {"reason": "no_answer", "msg": f"what the host returned is no answer of ours: {wrong}"}
     if verified:
         state, message = str(result["verdict"]), ""
     else:
@@ -95,7 +100,7 @@ def record(
         "state": state if state in STATES else "error",
         "message": message,
         "reason": str(result.get("reason") or ""),
-        "counts": dict(result.get("summary") or {}) if verified else {},
+        "counts": _counts(result["results"]) if verified else {},
         "results": list(result["results"]) if verified else [],
         "view": dict(result.get("host") or {}) if verified else {},
         "plan": dict(result.get("plan_used") or {}) if verified else {},
@@ -104,6 +109,11 @@ def record(
         "finished": finished,
         "seconds": round(seconds, 3),
     }
+
+
+def _counts(rows: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    statuses = [row["status"] for row in rows]
+    return {status: statuses.count(status) for status in STATUSES}
 
 
 def failure_text(result: Mapping[str, Any]) -> str:

@@ -100,7 +100,7 @@ def test_no_answer_is_never_a_pass() -> None:
 def test_the_terminal_shows_failures_with_remedy_and_counts_the_rest() -> None:
     entry = verified("web1", PASS, FAIL, WARN, OPEN, UNASKED)
     text = "\n".join(r.lines(entry))
-    assert text.splitlines()[0] == "FAIL        web1: 1 fail, 2 not evaluated, 1 pass, 1 warn"
+    assert text.splitlines()[0] == "FAIL        web1: 1 pass, 1 fail, 1 warn, 2 not evaluated"
     assert "wanted 1, found 0" in text and "firsttouch_vm_sysctls" in text and "[/proc/sys/vm/swappiness]" in text
     assert "boot.c" in text and "boot.d" not in text and "thp.mode" not in text and "boot.a" not in text
     assert "thp.mode" in "\n".join(r.lines(entry, warnings=True))
