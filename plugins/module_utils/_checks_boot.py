@@ -9,9 +9,10 @@ from . import _cmdline
 from ._boot_effect import Concern, contradicting, effect_of, ignored_by_kernel, needs_boot, shortfall
 from ._boot_report import foreign_staged, overridden, verdict
 from ._boot_types import LineToken
+from ._checks_cpus import listed
 from ._checks_host import CONFLICT, HUGEPAGES, ISOLATED, REBOOT, THP, Check, Context
 from ._checks_lines import Line, NoLine, layers_of, line_of, predicted
-from ._cpulist import format_list, parse
+from ._cpulist import format_list
 from ._thp import ARGUMENT
 from ._verdict import Result, judge, skipped
 
@@ -237,10 +238,9 @@ def check_accepted(ctx: Context) -> Iterator[Result]:
     )
     intended = bool(ctx.section("cpu_isolation"))
     for name, path, wanted in rows:
-        text = ctx.text(path)
-        if text is None:
+        live = listed(ctx, path)
+        if live is None:
             continue  # the checks of cpu_isolation say so
-        live = parse("" if text == "(null)" else text)
         yield judge(
             f"boot.accepted.{name}",
             "running",

@@ -26,8 +26,7 @@ def asked(ctx: Context) -> bool:
 
 def listed(ctx: Context, path: str) -> frozenset[int] | None:
     """The CPU list in PATH, None when absent; the kernel writes `(null)` for a mask it never allocated."""
-    text = ctx.text(path)
-    return None if text is None else parse("" if text == "(null)" else text)
+    return ctx.parsed(path, lambda text: parse("" if text == "(null)" else text))
 
 
 def asked_by(ctx: Context, key: str) -> frozenset[int] | None:
@@ -149,14 +148,13 @@ def check_default_irq_affinity(ctx: Context) -> Iterator[Result]:
     """Where interrupts requested from now on may go; isolated CPUs among them are never good."""
     wanted = asked_by(ctx, "irqaffinity")
     identity = "cpu_isolation.default_irq_affinity"
-    text = ctx.text(_IRQ)
-    if text is None:
+    live = ctx.parsed(_IRQ, parse_mask)
+    if live is None:
         expected = None if wanted is None else format_list(wanted)
         yield skipped(
             identity, "running", "not_available", expected=expected, source=_IRQ, intended=wanted is not None
         )
         return
-    live = parse_mask(text)
     isolated = listed(ctx, f"{_CPU}/isolated") or frozenset()
     if wanted is None:
         yield judge(
@@ -199,13 +197,13 @@ def check_half_cores(ctx: Context) -> Iterator[Result]:
     missing: set[int] = set()
     unknown = []
     online = listed(ctx, f"{_CPU}/online")  # an offline CPU has no siblings
-    for cpu in sorted(isolated if online is None else isolated & online):
+    for cpu in sorted(isolated & online if online else isolated):
         path = f"{_CPU}/cpu{cpu}/topology/thread_siblings_list"
-        text = ctx.text(path)
-        if text is None:
+        siblings = listed(ctx, path)
+        if siblings is None or cpu not in siblings:  # every CPU is its own sibling
             unknown.append(path)
         else:
-            missing |= parse(text) - isolated
+            missing |= siblings - isolated
     if unknown:
         yield skipped(
             identity,

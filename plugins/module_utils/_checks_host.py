@@ -7,7 +7,7 @@ import errno
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from . import _files
 from ._kernel_facts import KernelFacts
@@ -26,10 +26,11 @@ SERVICES = "firsttouch_conflicting_services"
 REBOOT = "firsttouch_reboot"
 CONFLICT = "firsttouch_on_conflict"
 FLOOR = "firsttouch_reserve_floor_bytes"
+_T = TypeVar("_T")
 
 
 class Unreadable(Exception):
-    """PATH is there or may be there, but cannot be read. `reason` is permission_denied or unreadable."""
+    """PATH is there or may be there, but cannot be read or understood. `reason` is permission_denied or unreadable."""
 
     def __init__(self, path: str, exc: OSError) -> None:
         super().__init__(f"{path}: {exc.strerror or exc}")
@@ -113,6 +114,14 @@ class Context:
         found = self.raw(path)
         return None if found is None else found.replace("\0", "").strip()
 
+    def parsed(self, path: str, convert: Callable[[str], _T]) -> _T | None:
+        """CONVERT of the stripped text of PATH, None when absent. Raises Unreadable where that is a ValueError."""
+        found = self.text(path)
+        try:
+            return None if found is None else convert(found)
+        except ValueError as exc:
+            raise Unreadable(path, OSError(0, f"not understood: {str(exc)[:200]}")) from exc
+
     def unrecorded(self, *directories: str) -> bool:
         """Whether this is a recorded host whose recording holds none of DIRECTORIES: what is not there says nothing."""
         return not self.live and all(self.names(directory) is None for directory in directories)
@@ -140,11 +149,11 @@ class Context:
 
 
 def answered(check: Check, ctx: Context) -> Iterator[Result]:
-    """The results of CHECK; a refused read ends it with not_evaluated, a defect with error."""
+    """The results of CHECK; a read that fails ends it with not_evaluated, a defect with error."""
     layer = check.layers[0]
     try:
         yield from check.ask(ctx)
-    except (Unreadable, PermissionError) as refused:
+    except (Unreadable, OSError) as refused:
         exc = refused if isinstance(refused, Unreadable) else Unreadable(str(refused.filename or ""), refused)
         yield skipped(
             f"{check.id}.read",
@@ -153,7 +162,9 @@ def answered(check: Check, ctx: Context) -> Iterator[Result]:
             observed=str(exc),
             source=exc.path,
             intended=check.intended(ctx),
-            remedy="Run the verification as root.",
+            remedy="Run the verification as root."
+            if exc.reason == "permission_denied"
+            else "Look at that file: it is not what the kernel or a package puts there.",
         )
     except Exception as exc:  # noqa: BLE001  a defect in one check must not hide what the others found
         yield Result(f"{check.id}.read", "error", layer, None, f"{type(exc).__name__}: {exc}", "check_broke")

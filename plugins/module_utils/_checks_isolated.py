@@ -274,13 +274,12 @@ def check_workqueues(ctx: Context) -> Iterator[Result]:
     """Unbound kernel work: isolcpus=domain takes the isolated CPUs out of this mask, others may put them back."""
     identity = "cpu_isolation.workqueues"
     cpus = _isolated(ctx, identity)
-    text = ctx.text(_WORKQUEUES)
+    live = ctx.parsed(_WORKQUEUES, parse_mask)
     if isinstance(cpus, Result):
         yield cpus
-    elif text is None:
+    elif live is None:
         yield skipped(identity, "running", "not_available", source=_WORKQUEUES, intended=False)
     else:
-        live = parse_mask(text)
         yield judge(
             identity,
             "running",

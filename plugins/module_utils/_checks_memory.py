@@ -24,20 +24,20 @@ def check_numa_balancing(ctx: Context) -> Iterator[Result]:
     """
     if "kernel.numa_balancing" in (ctx.section("vm_sysctls").get("sysctls") or {}):
         return
-    text = ctx.text(_BALANCING)
+    live = ctx.parsed(_BALANCING, int)
     if "numa_balancing" in (ctx.section("vm_sysctls").get("variables") or ()):
-        yield _balancing_as_planned(ctx, text)
+        yield _balancing_as_planned(ctx, live)
         return
-    if text is None or len(parse(ctx.text("/sys/devices/system/node/has_memory") or "")) < 2:
-        reason = "not_available" if text is None else "one_memory_node"
-        yield not_applicable("numa_balancing.mode", "running", reason, observed=text, source=_BALANCING)
+    if live is None or len(ctx.parsed("/sys/devices/system/node/has_memory", parse) or ()) < 2:
+        reason = "not_available" if live is None else "one_memory_node"
+        yield not_applicable("numa_balancing.mode", "running", reason, observed=live, source=_BALANCING)
         return
     yield judge(
         "numa_balancing.mode",
         "running",
         None,
-        int(text),
-        good=int(text) == 0,
+        live,
+        good=live == 0,
         reason="numa_balancing_on",
         source=_BALANCING,
         remedy=f"Set {NUMA_BALANCING} to false.",
@@ -45,16 +45,16 @@ def check_numa_balancing(ctx: Context) -> Iterator[Result]:
     )
 
 
-def _balancing_as_planned(ctx: Context, text: str | None) -> Result:
+def _balancing_as_planned(ctx: Context, live: int | None) -> Result:
     """The answer where the plan holds no sysctl because the kernel it was made on has none."""
     identity = "numa_balancing.mode"
-    if text is None and not ctx.live:
+    if live is None and not ctx.live:
         return skipped(identity, "running", "not_recorded", expected=0, source=_BALANCING)
     return judge(
         identity,
         "running",
         0,
-        0 if text is None else int(text),
+        live or 0,
         reason="numa_balancing_on",
         source=_BALANCING,
         remedy=f"Run provision with {NUMA_BALANCING}: this kernel has it, the one planned for had not.",
@@ -66,6 +66,9 @@ def check_swap(ctx: Context) -> Iterator[Result]:
     text = ctx.text("/proc/swaps")
     if text is None:
         yield skipped("memory.swap", "running", "not_available", source="/proc/swaps", intended=False)
+        return
+    if not text.startswith("Filename"):
+        yield skipped("memory.swap", "running", "unreadable", observed=text[:80], source="/proc/swaps", intended=False)
         return
     active = [line.split()[0] for line in text.splitlines()[1:] if line.split()]
     yield judge(

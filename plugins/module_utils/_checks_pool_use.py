@@ -63,6 +63,10 @@ def check_surplus(ctx: Context) -> Iterator[Result]:
         )
         for name, reason, file, text in rows:
             if pool.get(name) is None:
+                if file in (ctx.names(base) or ()):
+                    yield skipped(
+                        f"hugepages.{name}.{size}", "running", "unreadable", source=f"{base}/{file}", intended=False
+                    )
                 continue
             yield judge(
                 f"hugepages.{name}.{size}",
@@ -80,8 +84,8 @@ def check_surplus(ctx: Context) -> Iterator[Result]:
 
 def check_counter(ctx: Context) -> Iterator[Result]:
     """vm.nr_hugepages against the pool of the default size: a container may see one of them and not the other."""
-    identity, text = "hugepages.counter", ctx.text(_SYSCTL)
-    if text is None:
+    identity, counter = "hugepages.counter", ctx.parsed(_SYSCTL, int)
+    if counter is None:
         reason = "not_available"
         yield skipped(identity, "running", reason, source=_SYSCTL, intended=bool(ctx.section("hugepages")))
         return
@@ -95,7 +99,7 @@ def check_counter(ctx: Context) -> Iterator[Result]:
         identity,
         "running",
         pool["total"],
-        int(text),
+        counter,
         reason="counters_disagree",
         source=_SYSCTL,
         remedy=f"They count the same pages of {HUGEPAGES}: verify again on the host itself, not in a container.",

@@ -27,18 +27,17 @@ def check_zone_reclaim(ctx: Context) -> Iterator[Result]:
     identity = "memory.zone_reclaim"
     if _KEY in (ctx.section("vm_sysctls").get("sysctls") or {}):
         return
-    text, nodes = ctx.text(_ZONE), ctx.text(_NODES)
-    if text is None:
+    value, nodes = ctx.parsed(_ZONE, int), ctx.parsed(_NODES, parse)
+    if value is None:
         # CONFIG_NUMA only; without /proc/sys at all nothing is said.
         if ctx.names("/proc/sys/vm") is None:
             yield skipped(identity, "running", "not_available", source=_ZONE, intended=False)
         else:
             yield not_applicable(identity, "running", "no_numa", source=_ZONE)
         return
-    if nodes is not None and len(parse(nodes)) < 2:
-        yield not_applicable(identity, "running", "one_memory_node", observed=text, source=_ZONE)
+    if nodes is not None and len(nodes) < 2:
+        yield not_applicable(identity, "running", "one_memory_node", observed=value, source=_ZONE)
         return
-    value = int(text)
     does = ", ".join(words for bit, words in _BITS if value & bit)
     yield judge(
         identity,

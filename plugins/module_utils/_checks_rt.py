@@ -30,12 +30,12 @@ def check_throttling(ctx: Context) -> Iterator[Result]:
 
     The value itself is one of the plan's sysctls and checked there.
     """
-    identity, wanted, text = "rt_scheduling.throttling", wanted_runtime(ctx), ctx.text(_RUNTIME)
-    if text is None:
+    identity, wanted, live = "rt_scheduling.throttling", wanted_runtime(ctx), ctx.parsed(_RUNTIME, int)
+    if live is None:
         yield skipped(identity, "running", "not_available", source=_RUNTIME, intended=_asked(ctx))
         return
-    period = int(ctx.text(_PERIOD) or 1000000)
-    on = _throttles(int(text), period)
+    period = _period(ctx)
+    on = _throttles(live, period)
     if on or wanted is None or _throttles(wanted, period):
         yield judge(
             identity,
@@ -51,6 +51,12 @@ def check_throttling(ctx: Context) -> Iterator[Result]:
         return
     note = f"As asked by {RT_RUNTIME}: a runaway real-time thread can take a whole CPU."
     yield Result(identity, "pass", "running", "off", "off", "rt_throttling_off", _RUNTIME, note)
+
+
+def _period(ctx: Context) -> int:
+    """The RT period in microseconds; the kernel's default where no file shows it."""
+    period = ctx.parsed(_PERIOD, int)
+    return 1000000 if period is None else period
 
 
 def _throttles(runtime: int, period: int) -> bool:
@@ -119,7 +125,7 @@ def check_fair_server(ctx: Context) -> Iterator[Result]:
     if not cpus:
         yield skipped(identity, "running", "not_available", source=path, intended=False)
         return
-    period = int(ctx.text(_PERIOD) or 1000000)
+    period = _period(ctx)
     wanted = wanted_runtime(ctx)
     share = None if wanted is None else 0.0 if wanted == -1 else 1 - wanted / period
     seen = sorted({runtime / length for runtime, length in cpus.values() if length})
@@ -146,7 +152,7 @@ def check_fifo(ctx: Context) -> Iterator[Result]:
     if not ctx.live:
         yield skipped(identity, "measured", "offline", expected="granted", intended=False)
         return
-    avoid = parse(ctx.text("/sys/devices/system/cpu/isolated") or "")
+    avoid = ctx.parsed("/sys/devices/system/cpu/isolated", parse) or frozenset()
     attempt = _sched.try_fifo(avoid_cpus=avoid)
     observed = {"answer": "granted" if attempt.granted else attempt.error, "cgroup": attempt.cgroup}
     if attempt.granted is None:

@@ -43,8 +43,8 @@ class Threads:
 def read_threads(tree: Tree, live: bool) -> Threads:
     """The threads below TREE. LIVE: on a running host, where thread 2 is kthreadd unless we are in a container.
 
-    What ends while we look is no trouble. `hidden` is not_recorded, pid_namespace, hidden_processes (hidepid=)
-    or permission_denied.
+    What ends while we look is no trouble. `hidden` is not_recorded, pid_namespace, hidden_processes (hidepid=),
+    permission_denied or unreadable.
     """
     pids = _numbers(tree, PROC)
     threads = Threads()
@@ -56,7 +56,9 @@ def read_threads(tree: Tree, live: bool) -> Threads:
             thread = parse_stat(pid, text) if text else None
             if thread:
                 threads.found.append(thread)
-            elif text is None and tree.trouble.get(path, _GONE[0]) not in _GONE:
+            elif text or (text is not None and not live):
+                threads.hidden = ("unreadable", path)
+            elif tree.trouble.get(path, _GONE[0]) not in _GONE:
                 threads.hidden = ("permission_denied", path)
         if base in tree.trouble and tree.trouble[base] not in _GONE:
             threads.hidden = ("permission_denied", base)

@@ -111,7 +111,7 @@ class Tree:
         try:
             if not stat.S_ISREG(os.fstat(fd).st_mode):
                 raise OSError(0, "not a regular file")
-            chunks = []
+            chunks: list[bytes] = []
             left = _LIMIT
             while left >= 0:
                 chunk = os.read(fd, 1 << 16)

@@ -13,6 +13,7 @@ from ansible_collections.firsttouch.host.plugins.module_utils._checks_host impor
 from ansible_collections.firsttouch.host.plugins.module_utils._placement import Measurement
 from ansible_collections.firsttouch.host.plugins.module_utils._placement_host import Blocked
 from ansible_collections.firsttouch.host.plugins.module_utils._topology import read_topology
+from ansible_collections.firsttouch.host.plugins.module_utils._trust_signs import read_signs
 
 EXPECTED = {"numa": {"expected": {"nodes": 1}}}
 ROW = {"cpu": 0, "cpu_node": 0, "node": 0, "page_size_kb": 4, "page_size": "4K", "pages": 8}
@@ -73,13 +74,14 @@ def test_a_wrong_node_fails_only_where_the_intent_describes_the_nodes(runs: Runs
 
 
 def test_who_vouches_for_the_nodes_is_heard(runs: Runs) -> None:
-    """Without that, a machine whose topology is anything else keeps its own verdict."""
+    """Without that, a machine whose topology is anything else keeps its own verdict; a container tells nothing."""
     list(_checks_placement.check_placement(Context({})))
     list(_checks_placement.check_placement(Context({"numa": {"expected": {"trust": "asserted"}}})))
     own, vouched = runs.verdicts
     assert (
         vouched == ("contradictory" if own == "contradictory" else "exposed")
         or not read_topology("/").readable
+        or read_signs("/").container
     )
 
 

@@ -83,6 +83,14 @@ def test_a_file_that_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, te
     assert threads.hidden == (("permission_denied", "/proc/7/task/7/stat") if hidden else None)
 
 
+@pytest.mark.parametrize(("text", "live", "hidden"), [("", False, True), ("7 (x) S", True, True), ("", True, False)])
+def test_a_line_that_is_not_understood_hides_a_thread(tmp_path: Path, text: str, live: bool, hidden: bool) -> None:
+    vh.thread(tmp_path, 2, "kthreadd", 0, kernel=True)
+    put(tmp_path, "/proc/7/task/7/stat", text)
+    found = read_threads(Tree(str(tmp_path)), live).hidden
+    assert found == (("unreadable", "/proc/7/task/7/stat") if hidden else None)
+
+
 def test_what_it_may_and_where_it_belongs(tmp_path: Path) -> None:
     vh.thread(tmp_path, 7, "x", 3)
     put(tmp_path, "/proc/7/cgroup", "12:cpuset:/a\n0::/system.slice/x.service\n")

@@ -76,6 +76,49 @@ def test_broken_in_one_way(host: Path, name: str) -> None:
             assert row["source"] or row["reason"] == "not_configured", row
 
 
+_UNREADABLE = {
+    "/proc/irq/default_smp_affinity": "cpu_isolation.default_irq_affinity",
+    "/proc/sys/kernel/sched_rt_runtime_us": "rt_scheduling.throttling",
+    "/proc/sys/vm/nr_hugepages": "hugepages.counter",
+    "/sys/devices/virtual/workqueue/cpumask": "cpu_isolation.workqueues",
+    f"{vh.CPU}/isolated": "cpu_isolation.isolated",
+    f"{vh.CPU}/cpu1/topology/thread_siblings_list": "cpu_isolation.half_cores",
+    "/proc/meminfo": "memory.available",
+    "/proc/zoneinfo": "vm_sysctls.watermark_distance",
+    "/proc/swaps": "memory.swap",
+    "/proc/31/task/31/stat": "cpu_isolation.threads",
+    "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_overcommit_hugepages": "hugepages.overcommit.2M",
+}
+
+
+@pytest.mark.parametrize("damage", ["garbage", "loop"])
+def test_what_cannot_be_understood_is_neither_right_nor_a_defect(host: Path, damage: str) -> None:
+    for path in _UNREADABLE:
+        file = host / path[1:]
+        file.unlink()
+        if damage == "loop":
+            file.symlink_to(file.name)
+        else:
+            file.write_bytes(bytes(range(256)))
+    result = verify(host)
+    rows = by_id(result)
+    for path, name in _UNREADABLE.items():
+        row = rows.get(name) or rows[f"{name}.read"]
+        assert (row["status"], row["reason"] in ("unreadable", "not_available")) == ("not_evaluated", True), (path, row)
+        assert row["source"], row
+    assert of_status(result, "error") == []
+    assert "as root" not in str([row["remedy"] for row in result["results"] if row["reason"] == "unreadable"])
+    assert result["verdict"] != "pass"
+
+
+@pytest.mark.parametrize("path", [f"{vh.CPU}/online", f"{vh.CPU}/cpu1/topology/thread_siblings_list"])
+def test_an_empty_file_about_cpus_confirms_no_whole_core(host: Path, path: str) -> None:
+    put(host, f"{vh.CPU}/cpu3/topology/thread_siblings_list", "2-3\n")
+    put(host, path, "\n")
+    row = by_id(verify(host))["cpu_isolation.half_cores"]
+    assert row["status"] == ("fail" if path.endswith("online") else "not_evaluated")
+
+
 def test_the_source_is_file_and_line(host: Path) -> None:
     put(host, "/etc/sysctl.d/zzz-vendor.conf", "# vendor\n\nvm.swappiness = 10\n")
     row = by_id(verify(host))["vm_sysctls.next_boot.vm.swappiness"]
