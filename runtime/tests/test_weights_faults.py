@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from firsttouch import _linux, errors, weights
-from weights_host import PAGE, UNBOUNDED, Mounter, available, child, make_model, settled
+from weights_host import PAGE, UNBOUNDED, Mounter, available, child, make_model, passable, settled
 
 pytestmark = pytest.mark.usefixtures("run_directory")
 
@@ -427,10 +427,7 @@ def test_folder_without_rights(store: str, tmp_path: Path) -> None:
     """A user who may not write the folder gets an error with the remedy."""
     os.chmod(store, 0o755)
     model = make_model(tmp_path / "m")
-    for parent in (tmp_path, *tmp_path.parents):
-        if parent == Path("/tmp"):
-            break
-        parent.chmod(parent.stat().st_mode | 0o55)
+    passable(tmp_path)
     run_dir = tmp_path / "run"
     run_dir.mkdir(exist_ok=True)
     run_dir.chmod(0o777)

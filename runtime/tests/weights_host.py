@@ -26,6 +26,8 @@ POOL = Path("/sys/kernel/mm/hugepages/hugepages-2048kB")
 PAGES = 160
 # More than the pool ever has: a mount of this size is bounded by the pool alone.
 UNBOUNDED = 100_000
+# One for the machine, whatever TMPDIR says; bench/weights.py takes it too.
+LOCK = Path("/run/firsttouch-tests-pool.lock")
 SRC = Path(__file__).resolve().parents[1] / "src"
 
 
@@ -74,7 +76,7 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     file = POOL / "nr_hugepages"
     if not os.access(file, os.W_OK):
         pytest.skip("NO HUGE PAGES: the pool cannot be set here; weights in hugetlbfs are not tested")
-    with open(Path(tempfile.gettempdir()) / "firsttouch-tests-pool.lock", "w") as lock:
+    with open(LOCK, "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         before = count("nr_hugepages")
         command = [sys.executable, "-c", KEEPER, str(tmp_path_factory.getbasetemp()), str(file), str(before)]
@@ -137,6 +139,15 @@ def store(mounter: Mounter) -> str:
 
 
 @pytest.fixture
+def on_disk() -> Iterator[Path]:
+    """A folder of the checkout's filesystem: the tests' own may lie in memory."""
+    build = Path(__file__).resolve().parents[2] / "build"
+    build.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=build) as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
 def run_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A folder for locks."""
     monkeypatch.setenv("FIRSTTOUCH_RUN_DIR", str(tmp_path / "run"))
@@ -174,6 +185,14 @@ def make_model(folder: Path, shards: int = 1, size: int = 3 << 20, seed: int = 0
     if shards > 1:
         (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weights}))
     return folder
+
+
+def passable(folder: Path) -> None:
+    """Let other users into FOLDER, through pytest's own folders."""
+    for place in (folder, *folder.parents):
+        place.chmod(place.stat().st_mode | 0o55)
+        if place.name.startswith("pytest-of-"):
+            return
 
 
 def child(code: str, *args: str, **options: Any) -> subprocess.CompletedProcess[str]:
