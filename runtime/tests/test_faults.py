@@ -7,10 +7,12 @@ FIRSTTOUCH_SLOW=1 runs the full counts.
 from __future__ import annotations
 
 import contextlib
+import errno
 import mmap
 import os
 import random
 import signal
+import socket
 import struct
 import threading
 import time
@@ -21,7 +23,8 @@ from pathlib import Path
 import pytest
 
 from conftest import SLOW
-from firsttouch import InferenceClient, InferenceServer, Options
+from firsttouch import InferenceClient, InferenceServer, Options, _linux
+from firsttouch._guests import pidfd_of_client
 from firsttouch._holder import Holder
 from firsttouch.errors import BrokenError, HandlerError
 from serving import SCHEMA, TRANSPORTS, address_of, check, child, end, eventually, request, serve
@@ -193,9 +196,19 @@ def test_poison(transport: str, tmp_path: Path) -> None:
         assert not board[WRONG]
 
 
+def no_peer_pidfd(_: object) -> int:
+    """SO_PEERPIDFD before Linux 6.5."""
+    raise OSError(errno.ENOPROTOOPT, "Protocol not available")
+
+
+@pytest.mark.parametrize("kernel", ["this", "6.1"])
 @pytest.mark.parametrize("transport", ["shm", "unix"])
-def test_grandchild_hides_no_death(transport: str, tmp_path: Path) -> None:
+def test_grandchild_hides_no_death(
+    transport: str, kernel: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A client's death is noticed while a child of it still holds copies of all of its descriptors."""
+    if kernel == "6.1":
+        monkeypatch.setattr(_linux, "peer_pidfd", no_peer_pidfd)
     with InferenceServer(address_of(transport, tmp_path), SCHEMA, options=Options(lanes=2, pages="4k")) as server:
         thread = threading.Thread(target=server.serve, args=(lambda batch: {},))
         thread.start()
@@ -227,6 +240,19 @@ def test_grandchild_hides_no_death(transport: str, tmp_path: Path) -> None:
             os.close(tell)
             server.stop()
             thread.join()
+
+
+def test_pid_that_was_given_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before Linux 6.5 a pid counts only with the start time that the client told."""
+    monkeypatch.setattr(_linux, "peer_pidfd", no_peer_pidfd)
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+    with ours, theirs:
+        start = _linux.start_ticks("self")
+        fd = pidfd_of_client(ours, start)
+        assert fd >= 0
+        os.close(fd)
+        assert pidfd_of_client(ours, start - 1) == -1
+        assert pidfd_of_client(ours, 0) == -1
 
 
 def _open(fd: int) -> bool:

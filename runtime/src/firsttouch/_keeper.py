@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from firsttouch import _linux, _shm
-from firsttouch._guests import HANDSHAKE_SECONDS, MAX_WAITING, Guests, check_hello
+from firsttouch._guests import HANDSHAKE_SECONDS, MAX_WAITING, Guests, check_hello, pidfd_of_client
 from firsttouch._lanes import LANE, at
 from firsttouch._shm_client import MAX_LANES_OF_CLIENT
 from firsttouch._shm_server import Domain
@@ -222,10 +222,7 @@ class Keeper:
 
     def _watch(self, peer: Peer, hello: Hello) -> None:
         """Hear of the death of PEER's process, also when a child of it keeps the socket open."""
-        with contextlib.suppress(OSError):
-            peer.pidfd = _linux.peer_pidfd(peer.sock)
-        if peer.pidfd < 0 and peer.pid:
-            peer.pidfd = _pidfd_of(peer.pid, hello.start)
+        peer.pidfd = pidfd_of_client(peer.sock, hello.start)
         if peer.pidfd >= 0:
             self._poller.add(peer.pidfd, lambda _: self._gone(peer, died=True))
 
@@ -281,16 +278,3 @@ class Keeper:
         """Add one to a word of the holder's line."""
         at_word = _shm.index(name)
         self._words[at_word] = (self._words[at_word] + 1) & 0xFFFFFFFF
-
-
-def _pidfd_of(pid: int, start: int) -> int:
-    """A pidfd of process PID that began at START ticks, -1 when it is another one by now or cannot be had."""
-    try:
-        fd = os.pidfd_open(pid)
-    except OSError:
-        return -1
-    # The number may have been given to another process before it was opened; then that one began later.
-    if start and _linux.start_ticks(pid) != start:
-        os.close(fd)
-        return -1
-    return fd

@@ -56,7 +56,6 @@ FIXED: Final = (
     Word("srv_sleep", 0x100, 4, "server"),
     Word("srv_epoch", 0x104, 4, "server"),
     Word("srv_pid", 0x108, 4, "server"),
-    Word("beat_ns", 0x110, 8, "server"),
 )
 SCHEMA_OFF: Final = 0x200
 CTL_OFF: Final = 0x8000
@@ -76,7 +75,6 @@ LANE: Final = (
     Word("done_ns", 0x90, 8, "server"),
     Word("tries", 0x98, 4, "server"),
     Word("owner_pid", 0x100, 4, "holder"),
-    Word("lease", 0x104, 4, "holder"),
 )
 
 

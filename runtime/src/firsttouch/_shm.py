@@ -28,6 +28,7 @@ from firsttouch._lanes import (
     SCHEMA_OFF,
     SEGMENT_MAGIC,
     at,
+    check_geometry,
     geometry,
 )
 from firsttouch._wire import Geometry, Schema
@@ -261,12 +262,5 @@ def _attach(fd: int, told: Geometry | None) -> Segment:
     found = Geometry(words[index("n_lanes")], *fixed)
     if told is not None and told != found:
         raise ProtocolError(f"the segment is laid out as {found}, the server tells of {told}")
-    check_shape(found, schema, size)
+    check_geometry(found, schema, [0], size)
     return Segment(fd, found, schema, mapping)
-
-
-def check_shape(found: Geometry, schema: Schema, file_bytes: int) -> None:
-    """Refuse a geometry that does not follow from its schema or does not fit. Raises ProtocolError."""
-    from firsttouch._lanes import check_geometry
-
-    check_geometry(found, schema, [0], file_bytes)

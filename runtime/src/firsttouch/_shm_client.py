@@ -9,6 +9,7 @@ import select
 import time
 
 from firsttouch import _linux, _shm
+from firsttouch._guests import pidfd_of_server
 from firsttouch._lanes import LANE, at, check_geometry, lane_parts, reply_meta_room
 from firsttouch._sockets import connect_unix, greet
 from firsttouch._transport import READABLE, Address, Lane, Link
@@ -157,15 +158,11 @@ class ShmLink(Link):
 
     def _pidfd(self) -> list[int]:
         """A pidfd of the holder where the kernel has it: a descriptor that a child inherited cannot hide its death."""
-        with contextlib.suppress(OSError):
-            fd = _linux.peer_pidfd(self._sock)
-            self._fds.append(fd)
-            return [fd]
-        with contextlib.suppress(OSError):
-            fd = os.pidfd_open(self.pid)
-            self._fds.append(fd)
-            return [fd]
-        return []
+        fd = pidfd_of_server(self._sock)
+        if fd < 0:
+            return []
+        self._fds.append(fd)
+        return [fd]
 
     def broken(self) -> BrokenError:
         """The error for a holder that is gone."""

@@ -10,7 +10,7 @@ import socket
 import ssl
 import time
 
-from firsttouch import _linux
+from firsttouch._guests import pidfd_of_server
 from firsttouch._lanes import reply_meta_room
 from firsttouch._sockets import connect_error, connect_unix, greet
 from firsttouch._stream import WOULD_BLOCK, Frame, tune
@@ -57,7 +57,7 @@ class StreamLane(Lane):
         self._poll = select.epoll()
         self._fd = sock.fileno()
         self._poll.register(self._fd, READABLE)
-        self._pidfd = _peer_pidfd(sock)
+        self._pidfd = pidfd_of_server(sock) if sock.family == socket.AF_UNIX else -1
         if self._pidfd >= 0:
             self._poll.register(self._pidfd, select.EPOLLIN)
 
@@ -156,14 +156,6 @@ class StreamLane(Lane):
             with contextlib.suppress(OSError, ValueError):
                 self._sock.send(bye_frame())
         self._sock.close()
-
-
-def _peer_pidfd(sock: socket.socket) -> int:
-    """A pidfd of the process that listens at the other end of a unix socket, or -1."""
-    if sock.family == socket.AF_UNIX:
-        with contextlib.suppress(OSError):
-            return _linux.peer_pidfd(sock)
-    return -1
 
 
 class StreamLink(Link):

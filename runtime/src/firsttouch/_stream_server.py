@@ -12,7 +12,7 @@ import time
 from enum import Enum, auto
 
 from firsttouch import _linux
-from firsttouch._guests import HANDSHAKE_SECONDS, MAX_WAITING, Guests, check_hello
+from firsttouch._guests import HANDSHAKE_SECONDS, MAX_WAITING, Guests, check_hello, pidfd_of_client
 from firsttouch._lanes import reply_meta_room
 from firsttouch._shm_server import field_bytes
 from firsttouch._sockets import Listener
@@ -112,6 +112,8 @@ class Connection(Slot):
             self._greeting += data
         hello = parse_hello(header, bytes(self._greeting[HEADER_BYTES:]))
         check_hello(hello, "stream", self._port.schema)
+        if self._local:
+            self.pidfd = pidfd_of_client(self._sock, hello.start)
         self._port.welcome(self)
         schema = self._port.schema
         self._in = Frame(schema.request, schema.max_meta_bytes)
@@ -247,12 +249,11 @@ class StreamPort(Port):
             tune(sock)
             if self._context is not None:
                 sock = self._context.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
-            peer, pidfd, error = self._identify(sock)
+            peer, error = self._identify(sock)
         except (OSError, ValueError):
             sock.close()
             return
         connection = Connection(self, sock, peer)
-        connection.pidfd = pidfd
         self._all[connection.fd] = connection
         if error is None and len(self._all) - len(self._greeted) > MAX_WAITING:
             error = BusyError(f"more than {MAX_WAITING} connections are in their handshake")
@@ -260,29 +261,26 @@ class StreamPort(Port):
             connection._refuse(error)
             return
         self.poller.add(connection.fd, connection.on_event)
-        if pidfd >= 0:
-            self.poller.add(pidfd, connection.died, select.EPOLLIN)
 
-    def _identify(self, sock: socket.socket) -> tuple[str, int, TransportError | None]:
-        """Who is at the other end, a pidfd of it or -1, and why it may not be there. Raises OSError."""
+    def _identify(self, sock: socket.socket) -> tuple[str, TransportError | None]:
+        """Who is at the other end, and why it may not be there. Raises OSError."""
         if sock.family != socket.AF_UNIX:
-            return str(sock.getpeername()[:2]), -1, None
+            return str(sock.getpeername()[:2]), None
         pid, uid, gid = _linux.peer_credentials(sock)
         peer = f"process {pid}, user {uid}"
         try:
             self._guests.check(pid, uid, gid)
         except TransportError as error:
-            return peer, -1, error
-        try:
-            return peer, _linux.peer_pidfd(sock), None
-        except OSError:
-            return peer, -1, None
+            return peer, error
+        return peer, None
 
     def welcome(self, connection: Connection) -> None:
-        """Count a client that has greeted. Raises BusyError when there are too many."""
+        """Count a client that has greeted, and watch it. Raises BusyError when there are too many."""
         if len(self._greeted) >= self._limit:
             raise BusyError(f"all {self._limit} connections are in use", hint="give the server more lanes")
         self._greeted.add(connection.fd)
+        if connection.pidfd >= 0:
+            self.poller.add(connection.pidfd, connection.died, select.EPOLLIN)
 
     def forget(self, connection: Connection) -> None:
         """CONNECTION is about to be closed."""
