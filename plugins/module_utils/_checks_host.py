@@ -68,12 +68,15 @@ class Context:
         *,
         recorded: Mapping[str, Any] | None = None,
         intent: Mapping[str, Any] | None = None,
+        unusable: tuple[str, str] | None = None,
     ) -> None:
-        """RECORDED is the host's own plan.json when PLAN comes from elsewhere."""
+        """RECORDED is the host's own plan.json when PLAN comes from elsewhere, UNUSABLE (reason, text) why it cannot be
+        used although it is there."""
         self.plan = plan
         self.root = root
         self.live = os.path.realpath(root) == "/"
         self.recorded = recorded
+        self.unusable = unusable
         self.intent: Mapping[str, Any] = intent if intent is not None else plan.get("intent") or {}
         self._kept: dict[str, Any] = {}
 

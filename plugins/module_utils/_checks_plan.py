@@ -41,6 +41,11 @@ def check_plan(ctx: Context) -> Iterator[Result]:
 
 def check_drift(ctx: Context) -> Iterator[Result]:
     """The plan of the intent against the one that the host was provisioned with, by section."""
+    if ctx.unusable is not None:
+        reason, text = ctx.unusable
+        remedy = "The runtime reads that file too: mend it as said, then run provision."
+        yield skipped("plan.drift", "configured", reason, observed=text, source=PLAN, remedy=remedy)
+        return
     if ctx.recorded is None:
         return
     wanted, recorded = _parts(ctx.plan), _parts(ctx.recorded)

@@ -210,6 +210,7 @@ file:
 """
 
 import json
+import os
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.firsttouch.host.plugins.module_utils._checks import CONCERNS, run
@@ -230,12 +231,15 @@ from ansible_collections.firsttouch.host.plugins.module_utils._verify_view impor
 def context_of(module):
     """The plan to verify against and the host, or fail_json."""
     given, root = module.params, module.params["sysroot"]
+    if not os.path.isdir(root):
+        module.fail_json(msg=f"sysroot: {root} is not a directory that can be looked into", reason="no_sysroot")
+    unusable = None
     try:
         recorded = read_plan(root)
     except StateError as exc:
         if given["plan"] is None and given["intent"] is None:
             module.fail_json(msg=str(exc), reason=exc.reason)
-        recorded = None
+        recorded, unusable = None, (exc.reason, str(exc))
     if given["plan"] is not None:
         return Context(given["plan"], root)
     if given["intent"] is None:
@@ -248,7 +252,7 @@ def context_of(module):
         rows = [refusal.as_dict() for refusal in planned.refusals]
         module.fail_json(msg="; ".join(row["text"] for row in rows), reason=rows[0]["reason"], refusals=rows)
     # Through JSON, as the record went: its keys are text.
-    return Context(json.loads(json.dumps(planned.plan)), root, recorded=recorded)
+    return Context(json.loads(json.dumps(planned.plan)), root, recorded=recorded, unusable=unusable)
 
 
 def main():
@@ -272,6 +276,8 @@ def main():
         supports_check_mode=True,
     )
     given = module.params
+    if not given["layers"]:
+        module.fail_json(msg=f"layers: none is left to look at; there are {', '.join(LAYERS)}", reason="no_layers")
     ctx = context_of(module)
     results = run(ctx, given["layers"], given["concerns"])
     answer = verdict(results)

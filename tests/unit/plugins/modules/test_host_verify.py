@@ -76,6 +76,29 @@ def test_broken_in_one_way(host: Path, name: str) -> None:
             assert row["source"] or row["reason"] == "not_configured", row
 
 
+@pytest.mark.parametrize(
+    ("text", "reason"), [("", "record_unreadable"), ('{"schema": 1, "int', "record_unreadable"), (None, "record_newer")]
+)
+def test_a_record_that_cannot_be_used_is_told_beside_an_intent(host: Path, text: str | None, reason: str) -> None:
+    plan = json.loads((host / "etc/firsttouch/plan.json").read_text())
+    put(host, "/etc/firsttouch/plan.json", json.dumps({**plan, "schema": 99}) if text is None else text)
+    assert verify(host)["reason"] == reason
+    result = verify(host, intent=vh.INTENT)
+    row = by_id(result)["plan.drift"]
+    assert (row["status"], row["reason"], row["source"]) == ("not_evaluated", reason, "/etc/firsttouch/plan.json")
+    assert result["verdict"] == "incomplete"
+
+
+def test_looking_at_no_layer_is_refused(host: Path) -> None:
+    assert (verify(host, layers=[])["failed"], verify(host, layers=[])["reason"]) == (True, "no_layers")
+
+
+def test_a_sysroot_that_is_not_there_is_no_host(tmp_path: Path) -> None:
+    result = verify(tmp_path / "nowhere", intent=vh.INTENT)
+    assert (result["failed"], result["reason"]) == (True, "no_sysroot")
+    assert str(tmp_path / "nowhere") in result["msg"]
+
+
 _UNREADABLE = {
     "/proc/irq/default_smp_affinity": "cpu_isolation.default_irq_affinity",
     "/proc/sys/kernel/sched_rt_runtime_us": "rt_scheduling.throttling",
