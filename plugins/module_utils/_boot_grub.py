@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from typing import Any
 
@@ -200,6 +201,7 @@ class GrubBackend(Backend):
         if after.error:
             raise after.error
         self._check_overridden(after, ours)
+        _check_foreign(bare, after, ours)
         facts = self.facts()
         line = " ".join(token.text for token in self.boot_tokens(after))
         entry = self.cfg.default if self.cfg else None
@@ -297,6 +299,25 @@ def _own_texts(grub: GrubDefault) -> list[str]:
     if grub.error:
         return []
     return [token.text for token in _normal_tokens(grub) if token.ours]
+
+
+def _check_foreign(bare: GrubDefault, after: GrubDefault, ours: list[str]) -> None:
+    """Raise where having OURS changes the tokens of others: a later file may ask whether a variable is empty."""
+    before = [token.text for token in _normal_tokens(bare)] if ours else []
+    left = [token.text for token in _normal_tokens(after) if not token.ours] if ours else []
+    if before == left:
+        return
+    names = [os.path.basename(path) for path in after.files]
+    later = after.files[names.index(os.path.basename(DROPIN)) + 1 :]
+    step = next((s for s in reversed(bare.steps) if s.name in NORMAL and s.file in later), None)
+    raise BootError(
+        "foreign_tokens_changed",
+        f"{step.file if step else 'a file'} is read after {DROPIN} and depends on whether arguments are there: "
+        f"with ours those of others would be {' '.join(left)!r} instead of {' '.join(before)!r}; give it a name "
+        "that sorts before, or write the value without a condition",
+        step.file if step else None,
+        step.line if step else None,
+    )
 
 
 def _content(bare: GrubDefault, ours: list[str]) -> str:

@@ -181,7 +181,8 @@ boot_id:
   type: str
 reason:
   description:
-    - Why it was refused, such as V(foreign_token), V(overridden_by_dropin), V(unsupported_bootloader),
+    - Why it was refused, such as V(foreign_token), V(overridden_by_dropin), V(line_too_long),
+      V(foreign_tokens_changed), V(unsupported_bootloader),
       V(memory_guard), V(unquoted_value_with_space), V(grubenv_full), V(token_not_generated).
   returned: failure
   type: str

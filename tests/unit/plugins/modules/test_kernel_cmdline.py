@@ -168,6 +168,25 @@ def test_replace_takes_out_that_token_and_nothing_else(
     assert not change(tmp_path, tokens=tokens, keys=[], on_conflict="replace")["changed"]
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        f'{DEFAULT}="${{{DEFAULT}:-quiet}} nosplash"\n',
+        f": ${{{DEFAULT}:=quiet}}\n",
+        f'if [ -z "${DEFAULT}" ]; then {LINUX}="${LINUX} panic=5"; fi\n',
+    ],
+)
+def test_a_later_file_that_depends_on_there_being_arguments_is_named(text: str, tmp_path: Path) -> None:
+    later = "/etc/default/grub.d/zzzz.cfg"
+    before = hashes(put(grub(tmp_path, default=""), later, text) and tmp_path)
+    for check in (True, False):
+        result = change(tmp_path, check)
+        assert (result.get("reason"), result.get("file")) == ("foreign_tokens_changed", later), result
+    assert hashes(tmp_path) == before
+    grub(tmp_path, default="splash")
+    assert change(tmp_path)["changed"]
+
+
 def absent(root: Path, check: bool = False) -> dict[str, Any]:
     return change(root, check, state="absent", tokens=[], keys=[*KEYS, "nohz_full"])
 
