@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import struct
+import zlib
 from typing import Any
 
 import pytest
@@ -116,6 +117,11 @@ def test_what_is_no_image() -> None:
     assert reason(image.unpack_superblock, ready(image.LOADING)[0], size) == "state"
     assert reason(image.unpack_superblock, packed, size - (2 << 20)) == "size"
     assert reason(image.unpack_superblock, changed(page_bytes=0), size) == "size"
+    other = bytearray(packed)
+    struct.pack_into("<I", other, image.FIELDS["version"][0], image.VERSION + 1)
+    end = image.FIELDS["crc"][0]
+    struct.pack_into("<I", other, end, zlib.crc32(other[:end]))
+    assert reason(image.unpack_superblock, bytes(other), size) == "version"
     assert reason(image.unpack_superblock, changed(manifest_bytes=size), size) == "manifest_range"
     assert reason(image.unpack_superblock, changed(manifest_offset=0), size) == "manifest_range"
     assert reason(image.unpack_manifest, manifest + b" ", block) == "manifest_digest"

@@ -406,6 +406,20 @@ def test_bad_index(text: str, defect: str) -> None:
     assert caught.value.defect == defect
 
 
+def test_index_of_any_size() -> None:
+    """An index over the limit is refused unread."""
+    with pytest.raises(InvalidSafetensorsError) as caught:
+        own.parse_index(b" " * 100, own.Limits(index_bytes=99))
+    assert caught.value.defect == "index_too_large"
+
+
+def test_a_prefix_tells() -> None:
+    """The first bytes alone show a header that begins wrong; nothing else has been read by then."""
+    with pytest.raises(InvalidSafetensorsError) as caught:
+        own.header_bytes(file_of(" {}" + " " * 60)[:64], 71)
+    assert caught.value.defect == "bad_start"
+
+
 def test_index_against_shards() -> None:
     """The index and the shards name the same tensors in the same files, each once."""
     row = own.TensorInfo("a", "U8", (4,), 0, 4)

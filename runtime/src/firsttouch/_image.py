@@ -17,7 +17,7 @@ import re
 import struct
 import zlib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, NamedTuple
 
@@ -250,11 +250,6 @@ def content_digest(shards: Sequence[dict[str, Any]]) -> str:
     """A short name for what the shards hold: 12 hex digits over names, sizes and the digests of all chunks."""
     rows = [[shard["name"], shard["bytes"], shard["chunks"]] for shard in shards]
     return sha256(pack_manifest({"shards": rows})).hexdigest()[:12]
-
-
-def describe(layout: Layout) -> dict[str, Any]:
-    """A layout as a JSON object."""
-    return {**asdict(layout), "pages": layout.pages, "shards": manifest_shards(layout)}
 
 
 def _not_ready(name: str, text: str, reason: str) -> NotReadyError:
