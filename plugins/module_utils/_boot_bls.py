@@ -7,7 +7,7 @@ import os
 from typing import Any
 
 from ._boot_backend import BACKUP_DIR, Backend
-from ._boot_carriers import Carrier, place
+from ._boot_carriers import Carrier, one_line, place
 from ._boot_edit import append_tokens, drop_tokens
 from ._boot_effect import token_key
 from ._boot_grubby import run_grubby
@@ -245,8 +245,7 @@ class BlsBackend(Backend):
                 plan.files.append(FileChange(KERNEL_CMDLINE, old, None))
                 plan.files.append(FileChange(CREATED, read_text(self.root, CREATED), None, 0o600))
                 return
-            newline = "\n" if old.endswith("\n") else ""
-            plan.files.append(FileChange(KERNEL_CMDLINE, old, " ".join(texts) + newline))
+            plan.files.append(FileChange(KERNEL_CMDLINE, old, one_line(KERNEL_CMDLINE, old, texts)))
             return
         plan.files.append(FileChange(DEFAULT, old, self._default_text(carrier, texts, plan.request)))
 

@@ -62,6 +62,19 @@ def place(
     return result, gone
 
 
+def one_line(path: str, old: str, texts: list[str]) -> str:
+    """TEXTS as the new text of PATH, a file of arguments such as /etc/kernel/cmdline that holds OLD.
+
+    All of its lines become one. Behind a `#` that would be a comment to those who read it with comments, root=
+    and all, and arguments to the others: BootError `cannot_edit`.
+    """
+    for number, line in enumerate(old.split("\n"), 1):
+        if line.lstrip().startswith("#"):
+            text = "it holds a comment, which some tools take for arguments; take it out, then it can be changed"
+            raise BootError("cannot_edit", text, path, number)
+    return " ".join(texts) + ("\n" if old.endswith("\n") else "")
+
+
 def _without_keys(kept: list[LineToken], request: Request) -> list[LineToken]:
     keys = {token_key(text) for text in request.tokens}
     rest = []

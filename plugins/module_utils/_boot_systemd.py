@@ -9,7 +9,7 @@ from functools import cmp_to_key
 from typing import Any
 
 from ._boot_backend import Backend
-from ._boot_carriers import Carrier, place
+from ._boot_carriers import Carrier, one_line, place
 from ._boot_plan import BootPlan, FileChange, Request, check_line, guard
 from ._boot_type1 import Type1, read_entries, systemd_compare, with_options
 from ._boot_types import BootError, Entry, LineToken, Problem, Runner, Setting, Source
@@ -133,8 +133,8 @@ class SystemdBootBackend(Backend):
             if texts[carrier.path] == carrier.texts():
                 continue
             if carrier.path == KERNEL_CMDLINE and text is not None:
-                newline = "\n" if text.endswith("\n") else ""
-                plan.files.append(FileChange(KERNEL_CMDLINE, text, " ".join(texts[KERNEL_CMDLINE]) + newline))
+                after = one_line(KERNEL_CMDLINE, text, texts[KERNEL_CMDLINE])
+                plan.files.append(FileChange(KERNEL_CMDLINE, text, after))
             else:
                 raw = next(raw for raw in self.raw if raw.path == carrier.path)
                 plan.files.append(FileChange(raw.path, raw.text, with_options(raw, texts[raw.path])))

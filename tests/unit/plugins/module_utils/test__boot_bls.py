@@ -290,3 +290,17 @@ def test_facts_are_those_of_the_kernel_that_boots(tmp_path: Path) -> None:
     backend = BlsBackend(str(rhel(tmp_path)), True)
     assert backend.facts().version == (5, 14) and not backend.facts().node_format
     assert KernelFacts.from_sysroot(str(tmp_path)).release != backend.facts().release
+
+
+def test_comments_of_the_next_kernels_arguments_are_never_joined_with_them(tmp_path: Path) -> None:
+    """systemd 257 and later skip lines that begin with `#`: root= behind one would be lost."""
+    root = rhel(tmp_path)
+    old = (root / CMDLINE).read_text()
+    (root / CMDLINE).write_text(f"# from the installer\n{old}")
+    before = hashes(root)
+    for check in (True, False):
+        with pytest.raises(BootError) as caught:
+            run_live(root, StandInGrubby(root), check=check, tokens=WANT, keys=KEYS, owned=[])
+        problem = caught.value.problem
+        assert (problem.reason, problem.file, problem.line) == ("cannot_edit", f"/{CMDLINE}", 1)
+        assert hashes(root) == before

@@ -145,6 +145,16 @@ def test_a_foreign_token_in_one_entry_is_named(tmp_path: Path) -> None:
     assert not replaced.get("failed") and "hugepages=3" not in path.read_text()
 
 
+def test_a_comment_of_the_next_kernels_arguments_is_never_joined_with_them(tmp_path: Path) -> None:
+    root = host(tmp_path)
+    path = root / "etc/kernel/cmdline"
+    path.write_text(f"{path.read_text()}  # from the installer\n")
+    before = hashes(root)
+    with pytest.raises(BootError) as caught:
+        run_live(root, None, tokens=WANT, keys=KEYS, owned=[])
+    assert (caught.value.reason, caught.value.problem.line) == ("cannot_edit", 2) and hashes(root) == before
+
+
 def test_a_write_that_fails_is_undone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from ansible_collections.firsttouch.host.plugins.module_utils import _boot_plan
     from ansible_collections.firsttouch.host.plugins.module_utils._files import atomic_write
