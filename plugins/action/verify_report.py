@@ -13,6 +13,7 @@ import typing as t
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
+from ansible.utils.path import unfrackpath
 from ansible_collections.firsttouch.host.plugins.action.host_verify import concerns_of
 from ansible_collections.firsttouch.host.plugins.plugin_utils._verify_html import html
 from ansible_collections.firsttouch.host.plugins.plugin_utils._verify_junit import junit
@@ -49,6 +50,12 @@ class ActionModule(ActionBase):
         if self._task.args.get("state") == "prepared":
             if not (task_vars.get("groups") or {}).get("all"):
                 raise AnsibleActionFail("the inventory has no hosts, so that there is nothing to verify")
+            lost = unparsed(task_vars, sources)
+            if lost:
+                raise AnsibleActionFail(
+                    f"inventory: {', '.join(lost)} could not be parsed, so that hosts of it would be missed without a "
+                    "word; mend it, the warnings above say where"
+                )
             concerns_of(task_vars)
             prepare(folder)
             return {**result, "changed": False, "report_dir": folder}
@@ -86,6 +93,19 @@ def report_dir(asked: str, sources: t.Sequence[str]) -> str:
             base = source if os.path.isdir(source) else os.path.dirname(os.path.abspath(source))
             return os.path.abspath(os.path.join(base, FOLDER))
     return os.path.abspath(FOLDER)
+
+
+def unparsed(task_vars: t.Mapping[str, t.Any], sources: t.Sequence[str]) -> list[str]:
+    """The inventory SOURCES that Ansible gave up, maybe half way: it warns and goes on with the hosts it has so far.
+
+    Directories are left out. Empty where this ansible-core does not tell which sources it took.
+    """
+    data = getattr(getattr(task_vars.get("hostvars"), "_inventory", None), "_inventory", None)
+    taken = getattr(data, "processed_sources", None)
+    if not isinstance(taken, list):
+        return []
+    names = [source if "," in source else unfrackpath(source, follow=False) for source in sources if source]
+    return [name for name in names if name not in taken and os.path.exists(name) and not os.path.isdir(name)]
 
 
 def prepare(folder: str) -> None:

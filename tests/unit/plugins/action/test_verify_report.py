@@ -118,3 +118,38 @@ def test_the_outcome_of_a_host() -> None:
     assert plugin_of(verify_outcome, unreachable="", failed="").run() == {"changed": False}
     assert plugin_of(verify_outcome, failed="2 checks").run() == {"failed": True, "msg": "2 checks"}
     assert plugin_of(verify_outcome, unreachable="no route", failed="").run()["unreachable"] is True
+
+
+def test_an_inventory_that_was_given_up_half_way_is_refused(tmp_path: Path) -> None:
+    names = [str(tmp_path / name) for name in ("good.yml", "bad.yml", "absent")]
+    for name in names[:2]:
+        Path(name).write_text("all: {}\n")
+    taken = SimpleNamespace(processed_sources=[names[0], "a,b"])
+    hostvars = SimpleNamespace(_inventory=SimpleNamespace(_inventory=taken))
+    variables = {
+        "hostvars": hostvars,
+        "groups": {"all": ["h"]},
+        "ansible_inventory_sources": [*names, "a,b", str(tmp_path)],
+    }
+    plugin = plugin_of(verify_report, state="prepared", report_dir=str(tmp_path / "out"))
+    with pytest.raises(AnsibleActionFail, match=r"bad\.yml could not be parsed"):
+        plugin.run(task_vars=variables)
+    assert not (tmp_path / "out").exists()
+    taken.processed_sources.append(names[1])
+    assert plugin.run(task_vars=variables)["report_dir"] == str(tmp_path / "out")
+
+
+def test_the_inventory_of_ansible_itself_tells_what_it_took(tmp_path: Path) -> None:
+    from ansible.inventory.manager import InventoryManager
+    from ansible.parsing.dataloader import DataLoader
+    from ansible.vars.hostvars import HostVars
+    from ansible.vars.manager import VariableManager
+
+    bad, good = tmp_path / "bad.yml", tmp_path / "good.yml"
+    bad.write_text('all:\n  hosts:\n    first: {}\n    "x[31mX": {}\n')
+    good.write_text("all:\n  hosts:\n    second: {}\n")
+    loader = DataLoader()
+    sources = [str(bad), str(good), "third,"]
+    inventory = InventoryManager(loader=loader, sources=sources)
+    hostvars = HostVars(inventory, VariableManager(loader=loader, inventory=inventory), loader)
+    assert verify_report.unparsed({"hostvars": hostvars}, sources) == [str(bad)]
