@@ -255,6 +255,17 @@ class GrubBackend(Backend):
         generator = Generator(self, plan, run) if plan.generate else None
         if generator:
             generator.require_tools()
+            with generator.alone():
+                self._write(plan, generator)
+        else:
+            self._write(plan, None)
+        return {
+            "generated": generator is not None,
+            "backup": generator.backup if generator else None,
+            "line": generator.line if generator else plan.line,
+        }
+
+    def _write(self, plan: BootPlan, generator: Generator | None) -> None:
         writer = self.writer()
         try:
             for change in plan.files:
@@ -264,11 +275,6 @@ class GrubBackend(Backend):
         except BaseException:
             writer.undo()
             raise
-        return {
-            "generated": generator is not None,
-            "backup": generator.backup if generator else None,
-            "line": generator.line if generator else plan.line,
-        }
 
 
 def _made_by_script(entry: Entry, configured: list[str]) -> tuple[list[str], list[str]]:

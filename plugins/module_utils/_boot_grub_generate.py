@@ -7,8 +7,11 @@ does not boot.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import os
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from ._boot_backend import BACKUP_DIR
@@ -43,6 +46,21 @@ class Generator:
         for tool in ("grub-mkconfig", "grub-script-check"):
             if self.run is None or self._tool(tool) is None:
                 raise BootError("tool_missing", f"{tool} is not installed, so grub.cfg cannot be made")
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Hold the directory of grub.cfg against another run. Raises BootError `busy`; leaves nothing behind."""
+        folder = os.path.dirname(resolve(self.backend.root, self.path))
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                text = "another run is making it now; run this again when that has ended"
+                raise BootError("busy", text, self.path) from None
+            yield
+        finally:
+            os.close(fd)
 
     def generate(self) -> None:
         """Make, check and install grub.cfg. Raises BootError; the old grub.cfg is then untouched."""

@@ -213,6 +213,23 @@ def test_a_replacement_that_cannot_be_made_durable_is_taken_back(
     assert after == before
 
 
+def test_of_two_runs_at_once_the_second_is_refused_and_the_first_completes(tmp_path: Path) -> None:
+    root = debian(tmp_path)
+    seen: list[str] = []
+
+    def during(text: str) -> str:
+        before = hashes(root)
+        with pytest.raises(BootError) as caught:
+            run_live(root, StandInMkconfig(root), tokens=["hugepages=7"], keys=KEYS, on_conflict="replace")
+        assert hashes(root) == before
+        seen.append(caught.value.reason)
+        return text
+
+    run_live(root, StandInMkconfig(root, during), tokens=WANT, keys=KEYS)
+    assert seen == ["busy"] and "hugepages=1024" in GrubBackend(str(root), True).entries()[0].line
+    assert not run_live(root, StandInMkconfig(root), tokens=WANT, keys=KEYS)["changed"]
+
+
 @pytest.mark.parametrize("tool", ["usr/sbin/grub-mkconfig", "usr/bin/grub-script-check"])
 def test_a_missing_tool_is_refused_before_anything_is_written(tool: str, tmp_path: Path) -> None:
     root = debian(tmp_path)
