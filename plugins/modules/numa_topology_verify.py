@@ -182,6 +182,8 @@ ok:
   returned: always
 """
 
+import os
+
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.firsttouch.host.plugins.module_utils._checks_numa import accepted, standing_results
 from ansible_collections.firsttouch.host.plugins.module_utils._intent import IntentError
@@ -211,6 +213,10 @@ def main() -> None:
         supports_check_mode=True,
     )
     given = module.params
+    if not os.path.isdir(given["sysroot"]):
+        module.fail_json(
+            msg=f"sysroot: {given['sysroot']} is not a directory that can be looked into", reason="no_sysroot"
+        )
     topology, signs = read_topology(given["sysroot"], given["facts"]), read_signs(given["sysroot"])
     try:
         expected = read_expected(given["expected"])

@@ -145,3 +145,8 @@ def test_the_test_hosts(
     assert rows["numa.co_scheduling"] == {None: "not_evaluated", False: "pass", True: "warn"}[risk]
     if "trust" in expected:
         assert result["asserted_by"] == "firsttouch_numa"
+
+
+def test_a_sysroot_that_is_not_there_is_no_host(tmp_path: Path) -> None:
+    result = run_module("numa_topology_verify", {"sysroot": str(tmp_path / "nowhere")})
+    assert (result["failed"], result["reason"]) == (True, "no_sysroot")
