@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.firsttouch.host.plugins.module_utils import _boot_grub_generate
+from ansible_collections.firsttouch.host.plugins.module_utils import _boot_grub_generate, _files
 from ansible_collections.firsttouch.host.plugins.module_utils._boot_grub import GRUB_CFG, GrubBackend
 from ansible_collections.firsttouch.host.plugins.module_utils._boot_types import BootError
 from boot_cases import DROPIN, KEYS, WANT, hashes, put
@@ -198,7 +198,7 @@ def test_a_replacement_that_cannot_be_made_durable_is_taken_back(
 ) -> None:
     root = debian(tmp_path)
     before = hashes(root)
-    real = _boot_grub_generate.fsync_dir
+    real = _files.fsync_dir
 
     def failing(path: str) -> None:
         if path.endswith("/boot/grub"):

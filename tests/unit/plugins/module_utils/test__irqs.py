@@ -151,4 +151,4 @@ def test_a_large_machine_s_table_is_read_to_its_end(tmp_path: Path) -> None:
     filler = "".join(f"{n}: 0 0 0 PCI-MSI {'x' * 5000} nvme\n" for n in range(100, 1200))
     put(tmp_path, "/proc/interrupts", f"{TABLE}{filler}9000: 0 0 5 PCI-MSI 0-edge eth\n")
     put(tmp_path, "/proc/irq/9000/smp_affinity_list", "3\n")
-    assert irqs(tmp_path, live=True)[9000].allowed == {3}
+    assert irqs(tmp_path, live=True)[9000].allowed == frozenset({3})
