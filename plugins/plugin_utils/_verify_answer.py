@@ -21,6 +21,13 @@ class _Cpus:
     """A list of CPUs in the kernel's notation."""
 
 
+class _Maybe:
+    """None, or of a shape."""
+
+    def __init__(self, shape: Any) -> None:
+        self.shape = shape
+
+
 _COUNT = (int, type(None))
 _TEXT = (str, type(None))
 _VIEW: dict[str, Any] = {
@@ -30,17 +37,19 @@ _VIEW: dict[str, Any] = {
     "bare_metal": (bool, type(None)),
     "memory_bytes": _COUNT,
     "cpus": {"online": _Cpus, "offline": _Cpus, "isolated": _Cpus, "nohz_full": _Cpus},
-    "sockets": [{"id": int, "cpus": _Cpus}],
+    "sockets": [{"id": _COUNT, "cpus": _Cpus}],
     "cores": [_Cpus],
     "nodes": [{"id": int, "cpus": _Cpus, "memory_bytes": _COUNT, "distances": (dict, type(None))}],
-    "trust": {
-        "verdict": str,
-        "words": str,
-        "evidence": [{"source": str, "seen": str, "points": str}],
-        "co_scheduling": {"text": str},
-        "asserted_by": _TEXT,
-        "transport": (dict, type(None)),
-    },
+    "trust": _Maybe(
+        {
+            "verdict": str,
+            "words": str,
+            "evidence": [{"source": str, "seen": str, "points": str}],
+            "co_scheduling": {"text": str},
+            "asserted_by": _TEXT,
+            "transport": (dict, type(None)),
+        }
+    ),
     "pools": [{"size": str, "node": int, "asked": _COUNT, "got": _COUNT, "free": _COUNT, "surplus": _COUNT}],
     "warnings": [str],
 }
@@ -70,6 +79,8 @@ def fault(result: Mapping[str, Any]) -> str:
 
 def _wrong(value: Any, shape: Any, place: str) -> str:
     """The first place in VALUE that is not of SHAPE: types, a dict of shapes (all must be there), a list of one."""
+    if isinstance(shape, _Maybe):
+        return "" if value is None else _wrong(value, shape.shape, place)
     if isinstance(shape, dict):
         if not isinstance(value, Mapping):
             return place

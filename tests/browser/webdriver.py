@@ -91,9 +91,18 @@ class Browser:
         return value
 
     def open(self, page: Path, fragment: str = "") -> None:
-        """Load PAGE from its file, anew."""
+        """Load PAGE from its file, anew, to its end.
+
+        On a loaded machine chromedriver can answer while the page before is still shown.
+        """
         self._call("POST", f"{self._base}/url", {"url": "about:blank"})
         self._call("POST", f"{self._base}/url", {"url": page.as_uri() + fragment})
+        end = time.monotonic() + START_SECONDS
+        shown = "return document.readyState + ' ' + location.href.split('#')[0]"
+        while self.run(shown) != f"complete {page.as_uri()}":
+            if time.monotonic() > end:
+                raise BrowserError(f"{page} is not shown: {self.run(shown)}")
+            time.sleep(0.02)
 
     def run(self, script: str, *args: Any) -> Any:
         """What SCRIPT, the body of a function, returns."""

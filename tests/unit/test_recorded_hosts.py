@@ -17,6 +17,7 @@ import pytest
 from ansible_collections.firsttouch.host.plugins.module_utils._topology import read_topology
 from ansible_collections.firsttouch.host.plugins.module_utils._trust import assess
 from ansible_collections.firsttouch.host.plugins.module_utils._trust_signs import read_signs
+from ansible_collections.firsttouch.host.plugins.plugin_utils._verify_answer import fault
 from support import ROOT, run_module
 
 SHARED = Path(os.environ.get("FIRSTTOUCH_RECORDED_HOSTS", ROOT.parent / "shared" / "hosts"))
@@ -202,6 +203,8 @@ def readers_answer(root: Path) -> None:
     answered(run_module("host_plan", {"sysroot": str(root), "intent": {"rt_runtime_us": 950000}}))
     pages = {"hugepages": [{"size": "2M", "count": 2, "nodes": "all"}], "isolated_cpus": "1"}
     answered(run_module("host_plan", {"sysroot": str(root), "intent": pages, "topology": topology}))
+    verified = run_module("host_verify", {"sysroot": str(root), "intent": {"vm_sysctls": {"vm.swappiness": 0}}})
+    assert verified["results"] and fault(verified) == "", "the report must take what host_verify says of any host"
 
 
 def answered(result: dict[str, Any]) -> None:

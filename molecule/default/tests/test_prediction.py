@@ -36,6 +36,11 @@ def test_the_check_run_predicts_the_change_set(host: Any) -> None:
     assert predicted == done
 
 
+def test_a_check_of_the_converged_host_predicts_nothing(host: Any) -> None:
+    """Where the scenario makes a second check run, after the host was converged."""
+    assert records.change_sets(name_of(host), "check")[1:] in ([], [[]])
+
+
 def test_converging_twice_reboots_once(host: Any) -> None:
     log = subprocess.run(
         [sys.executable, str(ROOT / "tests" / "testhost"), "logs", name_of(host)],

@@ -54,6 +54,12 @@ def test_what_is_no_answer_is_an_error_of_that_host_alone(wrong: dict[str, Any],
     assert r.lines(bad)
 
 
+def test_a_socket_without_an_id_and_a_topology_without_a_verdict_are_answers() -> None:
+    view = _view(sockets=[{"id": None, "cpus": "0-3"}], trust=None)
+    entry = r.record("h", {"verdict": "pass", "results": [PASS], "host": view}, finished=WHEN, seconds=1.0)
+    assert entry["state"] == "pass"
+
+
 def test_the_counts_are_those_of_the_answers() -> None:
     entry = verified("h", PASS, summary={"pass": "many"})
     assert entry["counts"] == {"pass": 1, "fail": 0, "warn": 0, "not_applicable": 0, "not_evaluated": 0, "error": 0}
