@@ -139,8 +139,8 @@ def test_deadline(client: InferenceClient) -> None:
     """A late answer is an error in time; its lane is used again, and its answer given to nobody else."""
     began = time.monotonic()
     with pytest.raises(ExpiredError):
-        client.infer(request(1), {"sleep": 0.3}, timeout=0.05)
-    assert time.monotonic() - began < 0.25
+        client.infer(request(1), {"sleep": 1.0}, timeout=0.05)
+    assert time.monotonic() - began < 0.8
     for number in range(10, 15):
         check(number, client.infer(request(number))[0])
 
@@ -276,7 +276,7 @@ def test_server_dies(private: str) -> None:
         began = time.monotonic()
         with pytest.raises(BrokenError):
             client.infer(request(1), {"sleep": 5})
-        assert time.monotonic() - began < 1
+        assert time.monotonic() - began < 3
         killer.join()
 
 

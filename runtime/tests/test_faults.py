@@ -173,8 +173,8 @@ def test_holder_dies(tmp_path: Path) -> None:
 
             began = time.monotonic()
             with pytest.raises(BrokenError, match=f"process {holder}"):
-                client.infer(request(1), {"sleep": 1})
-            assert time.monotonic() - began < 0.5
+                client.infer(request(1), {"sleep": 3})
+            assert time.monotonic() - began < 2
         assert eventually(lambda: not os.path.exists(f"/proc/{worker}/fd") or _is_zombie(worker))
 
 

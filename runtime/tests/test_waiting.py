@@ -115,7 +115,7 @@ def test_idle_server_sleeps(transport: str, tmp_path: Path) -> None:
         time.sleep(0.1)
         before = cpu_seconds(pid)
         time.sleep(0.6)
-        assert cpu_seconds(pid) - before <= 0.02
+        assert cpu_seconds(pid) - before <= 0.05
 
 
 def test_waiting_client_sleeps(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_stop_wakes(tmp_path: Path) -> None:
         timer.start()
         began = time.monotonic()
         assert list(made.batches()) == []
-        assert time.monotonic() - began < 1
+        assert time.monotonic() - began < 5
         timer.join()
     with served(address_of("shm", tmp_path)) as (_, pid):
         os.kill(pid, signal.SIGTERM)
