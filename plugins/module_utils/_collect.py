@@ -231,6 +231,7 @@ def _pack(files: dict[str, tuple[str, bytes]]) -> tuple[bytes, str]:
     for compression in ("xz", "gz"):
         buffer = io.BytesIO()
         try:
+            # typeshed lists each mode as a literal and takes none that is put together.
             with tarfile.open(fileobj=buffer, mode=f"w:{compression}", format=tarfile.GNU_FORMAT) as tar:  # type: ignore[call-overload]
                 for path in sorted(files):
                     _add(tar, path, *files[path])

@@ -81,6 +81,7 @@ class ShmSlot(Slot):
         self.suspect = self._words[self._taken] == self._words[self.req] != self.seen
         self.deadline_ns = self.submit_ns = 0
 
+    # The contract has a plain attribute; here the holder of the lane changes, so that it is read each time.
     @property
     def peer(self) -> str:  # type: ignore[override]
         """The client that has the lane now."""
@@ -140,6 +141,7 @@ class ShmPort(Port):
         words[_shm.index("srv_epoch")] = (words[_shm.index("srv_epoch")] + 1) & 0xFFFFFFFF
         words[self._sleep] = int(self._fence.always_ring)
         for bell in domain.bells:
+            # mypy infers no type for a lambda with a default, which binds this turn's bell.
             poller.add(bell, lambda _, bell=bell: hush(bell))  # type: ignore[misc]
 
     def ready(self, limit: int) -> list[Slot]:
@@ -156,6 +158,7 @@ class ShmPort(Port):
             ]
             del found[limit:]
             self._last = found[-1].lane
+        # A list of the subclass; whoever gets it only reads it.
         return found  # type: ignore[return-value]
 
     def _look_at_leases(self) -> None:

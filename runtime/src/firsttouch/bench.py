@@ -211,6 +211,7 @@ def measure(peer: Peer, *, calls: int, clients: int = 1, pause_s: float = 0.0, i
         pids = []
         for i in range(clients):
             report = pipes[i][1]
+            # mypy infers no type for a lambda with a default, which binds this turn's pipe.
             pids.append(child(lambda report=report: _client(peer, folder, each, pause_s, go_reader, report)))  # type: ignore[misc]
         for _, report in pipes:
             os.close(report)
