@@ -41,7 +41,7 @@ def lint() -> None:
     profile = ("--offline", "--nocolor", "--strict", "--profile", "production")
     each(
         lambda: run("ruff", "check", "."),
-        lambda: run("mypy", *packages, "-p", "testhost"),
+        lambda: run("mypy", *packages, "-p", "testhost", "-p", "guests"),
         lambda: run("mypy", "tools", "bench"),
         lambda: run("mypy", *RELAXED, "tests/unit"),
         lambda: run("mypy", *RELAXED, "tests/kernel"),
