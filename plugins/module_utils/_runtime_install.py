@@ -1,0 +1,421 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The runtime on a host: its versions below /opt/firsttouch, its user, its files; what would change, and doing it.
+
+A version is a virtual environment that is made here of wheels, which are zip files: no pip, no ensurepip (Debian
+splits it off), no compiler. It is unpacked beside, tried, and renamed; then the link `current` is replaced at once.
+`previous` is what was current before. A version that is there is never written to again.
+"""
+
+from __future__ import annotations
+
+import base64
+import configparser
+import contextlib
+import grp
+import hashlib
+import json
+import os
+import platform
+import pwd
+import re
+import shutil
+import stat
+import sys
+import zipfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ._files import atomic_write, fsync_dir, list_dir, make_dirs, read_text, remove, resolve
+
+TOP = "/opt/firsttouch"
+ETC = "/etc/firsttouch"
+RUN = "/run/firsttouch"
+TMPFILES = "/etc/tmpfiles.d/firsttouch.conf"
+TMPFILES_TEXT = "# Managed by firsttouch.host: changes are overwritten.\nd /run/firsttouch 0755 firsttouch firsttouch -\n"
+MANIFEST = "firsttouch-version.json"
+ACCOUNT = "firsttouch"
+# Tells our user from one that was there before.
+COMMENT = "First Touch runtime"
+FOLDERS = ("models", "servers", "samplers")
+_VERSION = re.compile(r"[0-9][0-9A-Za-z.+_]*-[0-9a-f]{12}")
+_FILE = re.compile(rf"({'|'.join(FOLDERS)})/[A-Za-z0-9_-][A-Za-z0-9_.-]*\.(json|env)")
+_TRIAL = "import firsttouch.cli, firsttouch.client, firsttouch.server, firsttouch.weights"
+Run = Callable[[Sequence[str]], "tuple[int, str, str]"]
+
+
+class InstallError(ValueError):
+    """The runtime cannot be brought to its state; `reason` is a code."""
+
+    def __init__(self, reason: str, text: str) -> None:
+        super().__init__(text)
+        self.reason = reason
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is asked for. state: present, rollback or absent; files: texts by path below /etc/firsttouch.
+
+    drop_group: whether the group goes with the user.
+    """
+
+    state: str
+    identity: str = ""
+    wheels: tuple[tuple[str, str], ...] = ()
+    wheels_at: str | None = None
+    files: Mapping[str, str] = field(default_factory=dict)
+    drop_group: bool = False
+
+
+@dataclass
+class Plan:
+    """All steps of one call: links after, versions to make and to remove, texts by path (None: remove)."""
+
+    root: str
+    install: str | None = None
+    links: dict[str, tuple[str | None, str | None]] = field(default_factory=dict)
+    drop: list[str] = field(default_factory=list)
+    texts: dict[str, tuple[str | None, str | None]] = field(default_factory=dict)
+    make_user: bool = False
+    drop_user: bool = False
+    drop_group: bool = False
+    make_run: bool = False
+
+    @property
+    def changes(self) -> list[dict[str, Any]]:
+        """The change set as `{resource, before, after}`, sorted."""
+        rows: list[dict[str, Any]] = []
+        if self.install:
+            rows.append({"resource": f"runtime:{TOP}/{self.install}", "before": None, "after": "installed"})
+        rows += [{"resource": f"runtime:{TOP}/{name}", "before": "installed", "after": None} for name in self.drop]
+        for name, (before, after) in self.links.items():
+            rows.append({"resource": f"file:{TOP}/{name}", "before": _arrow(before), "after": _arrow(after)})
+        for path, (old, new) in self.texts.items():
+            rows.append({"resource": f"file:{path}", "before": old, "after": new})
+        if self.make_run:
+            rows.append({"resource": f"file:{RUN}", "before": None, "after": "directory"})
+        if self.make_user or self.drop_user:
+            words = (None, "present") if self.make_user else ("present", None)
+            rows.append({"resource": f"user:{ACCOUNT}", "before": words[0], "after": words[1]})
+        if self.drop_group:
+            rows.append({"resource": f"group:{ACCOUNT}", "before": "present", "after": None})
+        return sorted((row for row in rows if row["before"] != row["after"]), key=lambda row: str(row["resource"]))
+
+    @property
+    def switched(self) -> bool:
+        """Whether another version becomes the current one."""
+        before, after = self.links.get("current", (None, None))
+        return before != after
+
+    def changed_names(self, folder: str) -> list[str]:
+        """The names of models or servers, by FOLDER, whose file changes and stays."""
+        top = f"{ETC}/{folder}/"
+        rows = [path for path, (old, new) in self.texts.items() if path.startswith(top) and old != new and new]
+        return sorted(os.path.basename(path).rpartition(".")[0] for path in rows)
+
+
+def _arrow(target: str | None) -> str | None:
+    return None if target is None else f"-> {target}"
+
+
+def query(root: str = "/") -> dict[str, Any]:
+    """What the controller needs to choose wheels, and the versions that are there."""
+    libc, version = platform.libc_ver()
+    match = re.match(r"(\d+)\.(\d+)", version) if libc == "glibc" else None
+    return {
+        "python": list(sys.version_info[:3]),
+        "machine": platform.machine(),
+        "glibc": [int(match[1]), int(match[2])] if match else None,
+        "installed": versions(root),
+        "current": link(root, "current"),
+        "previous": link(root, "previous"),
+    }
+
+
+def versions(root: str) -> list[str]:
+    """The versions below /opt/firsttouch that were completed."""
+    names = list_dir(root, TOP) or []
+    return [
+        name for name in names if _VERSION.fullmatch(name) and read_text(root, f"{TOP}/{name}/{MANIFEST}") is not None
+    ]
+
+
+def link(root: str, name: str) -> str | None:
+    """Where the link NAME (current, previous) leads; None without one. Raises InstallError for another thing there."""
+    path = os.path.join(resolve(root, TOP), name)
+    try:
+        return os.readlink(path)
+    except FileNotFoundError:
+        return None
+    except OSError:
+        raise InstallError("foreign_file", f"{TOP}/{name} is no symbolic link of ours; move it away first") from None
+
+
+def make_plan(root: str, wanted: Wanted, users: Mapping[str, str] | None = None) -> Plan:
+    """Plan WANTED below ROOT; reads only. USERS: comments by name, those of the host when None.
+
+    Raises InstallError (`foreign_file`, `no_previous`, `bad_file`), OSError.
+    """
+    plan = Plan(root)
+    known = versions(root)
+    current, previous = link(root, "current"), link(root, "previous")
+    after: tuple[str | None, str | None] = (None, None)
+    if wanted.state == "present":
+        after = (wanted.identity, previous if current in (None, wanted.identity) else current)
+        plan.install = None if wanted.identity in known else wanted.identity
+    elif wanted.state == "rollback":
+        after = (current, previous)
+        if current == wanted.identity:
+            if previous is None or previous not in known:
+                text = f"{TOP} keeps no version before {current}; firsttouch_runtime_state: rollback has nothing to go to"
+                raise InstallError("no_previous", text)
+            after = (previous, current)
+        elif current is None:
+            text = f"{TOP}: nothing is installed; firsttouch_runtime_state: rollback has nothing to go back from"
+            raise InstallError("no_previous", text)
+    plan.links = {"current": (current, after[0]), "previous": (previous, after[1])}
+    plan.drop = [name for name in known if name not in after]
+    _plan_files(plan, wanted)
+    there = _comments() if users is None else users
+    if wanted.state == "absent":
+        plan.drop_user = there.get(ACCOUNT) == COMMENT
+        plan.drop_group = wanted.drop_group and plan.drop_user
+    else:
+        plan.make_user = ACCOUNT not in there
+        plan.make_run = not os.path.isdir(resolve(root, RUN))
+    return plan
+
+
+def _plan_files(plan: Plan, wanted: Wanted) -> None:
+    """Files of ours: those asked for, and all others in their folders, which hold nothing else."""
+    for name in wanted.files:
+        if not _FILE.fullmatch(name):
+            raise InstallError("bad_file", f"{name!r} is no file of {', '.join(FOLDERS)} below {ETC}")
+    texts: dict[str, str | None] = {f"{ETC}/{name}": text for name, text in wanted.files.items()}
+    texts[TMPFILES] = None if wanted.state == "absent" else TMPFILES_TEXT
+    for folder in FOLDERS:
+        for name in list_dir(plan.root, f"{ETC}/{folder}") or []:
+            texts.setdefault(f"{ETC}/{folder}/{name}", None)
+    for path, text in sorted(texts.items()):
+        old = read_text(plan.root, path)
+        if old != text:
+            plan.texts[path] = (old, text)
+
+
+def _comments() -> dict[str, str]:
+    return {row.pw_name: row.pw_gecos.partition(",")[0] for row in pwd.getpwall()}
+
+
+def apply_plan(plan: Plan, wanted: Wanted, run: Run) -> None:
+    """Carry PLAN out. A version that does not start leaves everything as it was. Raises InstallError, OSError."""
+    if plan.install:
+        _install(plan.root, plan.install, wanted, run)
+    if plan.make_user:
+        nologin = next((p for p in ("/usr/sbin/nologin", "/sbin/nologin") if os.path.exists(p)), "/bin/false")
+        words = ["useradd", "--system", "--gid", ACCOUNT, "--no-create-home", "--home-dir", "/nonexistent"]
+        _call(run, [*words, "--shell", nologin, "--comment", COMMENT, ACCOUNT])
+    for path, (_old, text) in plan.texts.items():
+        real = resolve(plan.root, path)
+        if text is None:
+            remove(real)
+        else:
+            atomic_write(real, text, 0o644)
+    for name, (before, after) in plan.links.items():
+        if before != after:
+            _set_link(plan.root, name, after)
+    if plan.make_run:
+        _make_run(plan.root)
+    for name in plan.drop:
+        shutil.rmtree(os.path.join(resolve(plan.root, TOP), name))
+    if wanted.state == "absent":
+        _remove_rest(plan, run)
+
+
+def _remove_rest(plan: Plan, run: Run) -> None:
+    """What only we made, where nothing of others is in it."""
+    run_folder = resolve(plan.root, RUN)
+    if plan.drop_user and os.path.isdir(run_folder):
+        shutil.rmtree(run_folder)
+    for path in (*(f"{ETC}/{folder}" for folder in FOLDERS), TOP):
+        with contextlib.suppress(OSError):
+            os.rmdir(resolve(plan.root, path))
+    if plan.drop_user:
+        _call(run, ["userdel", ACCOUNT])
+    if plan.drop_group:
+        with contextlib.suppress(KeyError):
+            grp.getgrnam(ACCOUNT)
+            _call(run, ["groupdel", ACCOUNT])
+
+
+def _call(run: Run, words: Sequence[str]) -> None:
+    code, out, err = run(words)
+    if code != 0:
+        raise InstallError("account_failed", f"{' '.join(words[:1])} {ACCOUNT}: {(err or out).strip()}")
+
+
+def _set_link(root: str, name: str, target: str | None) -> None:
+    """Replace a link below /opt/firsttouch at once, or remove it."""
+    top = resolve(root, TOP)
+    path = os.path.join(top, name)
+    if target is None:
+        remove(path)
+        return
+    scratch = os.path.join(top, f".{name}.new")
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(scratch)
+    os.symlink(target, scratch)
+    os.rename(scratch, path)
+    fsync_dir(top)
+
+
+def _make_run(root: str) -> None:
+    real = resolve(root, RUN)
+    make_dirs(real, 0o755)
+    if os.path.realpath(root) == "/":
+        row = pwd.getpwnam(ACCOUNT)
+        os.chown(real, row.pw_uid, row.pw_gid)
+
+
+def _install(root: str, identity: str, wanted: Wanted, run: Run) -> None:
+    """Make the version beside, try it, and give it its name."""
+    top = resolve(root, TOP)
+    make_dirs(top)
+    scratch = os.path.join(top, f".{identity}.new")
+    shutil.rmtree(scratch, ignore_errors=True)
+    try:
+        make_version(scratch, f"{TOP}/{identity}", identity, wanted)
+        # As root: the services cannot write the byte code that this leaves.
+        code, out, err = run([os.path.join(scratch, "bin", "python"), "-c", _TRIAL])
+        if code != 0:
+            tail = (err or out).strip()[-400:]
+            raise InstallError("does_not_start", f"{identity} cannot be imported on this host: {tail}")
+        os.sync()
+        os.rename(scratch, os.path.join(top, identity))
+        fsync_dir(top)
+    except BaseException:
+        shutil.rmtree(scratch, ignore_errors=True)
+        raise
+
+
+def make_version(folder: str, final: str, identity: str, wanted: Wanted) -> None:
+    """Lay out the virtual environment FOLDER of the wheels, to be used at FINAL. Raises InstallError, OSError."""
+    python = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
+    short = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    site = os.path.join(folder, "lib", f"python{short}", "site-packages")
+    for path in (os.path.join(folder, "bin"), site):
+        os.makedirs(path, 0o755)
+    os.symlink(python, os.path.join(folder, "bin", "python"))
+    os.symlink("python", os.path.join(folder, "bin", "python3"))
+    lines = [f"home = {os.path.dirname(python)}", "include-system-site-packages = false", f"version = {short}"]
+    _write(os.path.join(folder, "pyvenv.cfg"), ("\n".join(lines) + "\n").encode())
+    records = {}
+    for name, digest in wanted.wheels:
+        path = os.path.join(wanted.wheels_at or "", name)
+        with open(path, "rb") as handle:
+            found = hashlib.sha256(handle.read()).hexdigest()
+        if found != digest:
+            raise InstallError("wheel_broken", f"{name} arrived with sha256 {found}, not {digest}; run again")
+        records.update(_unpack(path, folder, site, final))
+    document = {
+        "id": identity, "python": short, "wheels": [list(row) for row in wanted.wheels], "records": records
+    }  # fmt: skip
+    _write(os.path.join(folder, MANIFEST), (json.dumps(document, indent=1, sort_keys=True) + "\n").encode())
+
+
+def _unpack(wheel: str, folder: str, site: str, final: str) -> dict[str, str]:
+    """Unpack one wheel as its specification says; {RECORD file: its digest}."""
+    records = {}
+    with zipfile.ZipFile(wheel) as archive:
+        for entry in archive.infolist():
+            if entry.is_dir():
+                continue
+            target = _place(entry.filename, folder, site, wheel)
+            data = archive.read(entry)
+            if data.startswith(b"#!python") and f"{os.sep}bin{os.sep}" in target:
+                data = f"#!{final}/bin/python".encode() + data[len(b"#!python") :]
+            executable = (entry.external_attr >> 16) & 0o111 or f"{folder}/bin/" in target
+            _write(target, data, 0o755 if executable else 0o644)
+            if entry.filename.endswith(".dist-info/RECORD"):
+                records[os.path.relpath(target, folder)] = hashlib.sha256(data).hexdigest()
+            if entry.filename.endswith(".dist-info/entry_points.txt"):
+                _scripts(data.decode(), folder, final)
+    if not records:
+        raise InstallError("wheel_broken", f"{os.path.basename(wheel)} has no RECORD: it is no wheel")
+    return records
+
+
+def _place(name: str, folder: str, site: str, wheel: str) -> str:
+    """Where the entry NAME of a wheel goes."""
+    parts = name.split("/")
+    if name.startswith("/") or ".." in parts or "\\" in name:
+        raise InstallError("wheel_broken", f"{os.path.basename(wheel)} has the path {name!r}, which leads out of it")
+    if parts[0].endswith(".data") and len(parts) > 2:
+        rest = os.path.join(*parts[2:])
+        tops = {"purelib": site, "platlib": site, "scripts": os.path.join(folder, "bin"), "data": folder}
+        return os.path.join(tops.get(parts[1], os.path.join(folder, "include")), rest)
+    return os.path.join(site, *parts)
+
+
+def _scripts(text: str, folder: str, final: str) -> None:
+    """The programs of [console_scripts]."""
+    parser = configparser.ConfigParser(delimiters=("=",), interpolation=None)
+    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    parser.read_string(text)
+    for name, target in parser.items("console_scripts") if parser.has_section("console_scripts") else ():
+        module, _colon, function = target.partition("[")[0].strip().partition(":")
+        body = (
+            f"#!{final}/bin/python\nimport sys\n\nfrom {module} import {function.split('.')[0]}\n\n"
+            f"sys.exit({function}())\n"
+        )
+        _write(os.path.join(folder, "bin", os.path.basename(name)), body.encode(), 0o755)
+
+
+def _write(path: str, data: bytes, mode: int = 0o644) -> None:
+    os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
+    with open(path, "wb") as handle:
+        handle.write(data)
+    os.chmod(path, mode)
+
+
+def damage(root: str, version: str, most: int = 5) -> list[str]:
+    """What of VERSION is not as it was installed: at most MOST lines; empty when all is. Raises OSError, ValueError."""
+    base = f"{TOP}/{version}"
+    text = read_text(root, f"{base}/{MANIFEST}")
+    if text is None:
+        return [f"{base}/{MANIFEST} is missing"]
+    found: list[str] = []
+    for record, digest in sorted(json.loads(text)["records"].items()):
+        data = _content(root, f"{base}/{record}")
+        if data is None or hashlib.sha256(data).hexdigest() != digest:
+            found.append(f"{base}/{record} {'is missing' if data is None else 'was changed'}")
+            continue
+        site = os.path.dirname(os.path.dirname(record))
+        found += _damaged_files(root, base, site, data.decode())
+    return found[:most]
+
+
+def _damaged_files(root: str, base: str, site: str, record: str) -> list[str]:
+    found = []
+    for line in record.splitlines():
+        name, digest, _size = line.rsplit(",", 2)
+        name = name.strip('"')
+        if not digest.startswith("sha256=") or ".data/" in name:
+            continue
+        path = os.path.normpath(f"{base}/{site}/{name}")
+        data = _content(root, path)
+        if data is None:
+            found.append(f"{path} is missing")
+        elif base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode() != digest[len("sha256=") :]:
+            found.append(f"{path} was changed")
+    return found
+
+
+def _content(root: str, path: str) -> bytes | None:
+    real = resolve(root, path)
+    try:
+        if not stat.S_ISREG(os.lstat(real).st_mode):
+            return None
+        with open(real, "rb") as handle:
+            return handle.read()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
