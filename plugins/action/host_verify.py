@@ -22,6 +22,8 @@ from ansible_collections.firsttouch.host.plugins.module_utils._intent import (
     asks,
     variables,
 )
+from ansible_collections.firsttouch.host.plugins.module_utils._verdict import Result
+from ansible_collections.firsttouch.host.plugins.plugin_utils._variables import sentence, unknown
 from ansible_collections.firsttouch.host.plugins.plugin_utils._verify_record import (
     file_name,
     lines,
@@ -66,6 +68,7 @@ class ActionModule(ActionBase):
                 args["concerns"] = concerns_of(task_vars)
             origin = self._choose_plan(args, task_vars)
             result = self._execute_module(module_args=args, task_vars=task_vars)
+            note_unknown(result, task_vars)
         except AnsibleConnectionFailure as exc:
             result = {"unreachable": True, "msg": str(exc)}
         except AnsibleError as exc:
@@ -96,6 +99,28 @@ class ActionModule(ActionBase):
                 return "plan.json"
             args["intent"] = intent
         return "variables"
+
+
+def note_unknown(result: dict[str, t.Any], names: t.Iterable[str]) -> None:
+    """Add to the answers in RESULT that a variable of NAMES is none of ours, whatever concerns were chosen.
+
+    Somebody asked for something by it that nobody did and no check looks at, so the host is not as asked for.
+    """
+    wrong = unknown(names)
+    if not wrong or not isinstance(result.get("results"), list):
+        return
+    row = Result(
+        "plan.variables",
+        "fail",
+        "configured",
+        [right for right in wrong.values() if right] or None,
+        list(wrong),
+        "unknown_variable",
+        "the inventory",
+        f"{sentence(wrong)}. Rename or remove it in the inventory, then run provision.",
+    )
+    result["results"] = [*result["results"], row.as_dict()]
+    result["verdict"] = "fail"
 
 
 def intent_of(task_vars: t.Mapping[str, t.Any], template: t.Callable[[t.Any], t.Any]) -> dict[str, t.Any] | None:

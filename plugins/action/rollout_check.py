@@ -11,6 +11,7 @@ from ansible.errors import AnsibleActionFail, AnsibleError
 from ansible.parsing.dataloader import DataLoader
 from ansible.plugins.action import ActionBase
 from ansible.utils.vars import load_extra_vars
+from ansible_collections.firsttouch.host.plugins.plugin_utils._variables import sentence, unknown
 
 MOMENTS = ("before", "after", "failed")
 
@@ -37,6 +38,21 @@ def resolve_hook(moment: str, path: str, inventory_dirs: list[str], loader: Data
     return os.path.abspath(found)
 
 
+def refuse_unknown(given: t.Mapping[str, t.Collection[str]]) -> None:
+    """Raise AnsibleActionFail when a host has a variable that nothing reads; GIVEN has their names by host."""
+    wrong: dict[str, str] = {}
+    hosts = []
+    for host, names in given.items():
+        found = unknown(names)
+        wrong.update(found)
+        hosts += [host] if found else []
+    if wrong:
+        more = f" and {len(hosts) - 5} more" if len(hosts) > 5 else ""
+        raise AnsibleActionFail(
+            f"{sentence(wrong)}. Set for {', '.join(hosts[:5])}{more}. Rename or remove it; nothing was changed yet."
+        )
+
+
 class ActionModule(ActionBase):
     """Controller side of rollout_check."""
 
@@ -51,10 +67,11 @@ class ActionModule(ActionBase):
         if unknown:
             raise AnsibleActionFail(f"hooks: unknown {', '.join(unknown)}; known are {', '.join(MOMENTS)}")
         extra = load_extra_vars(self._loader)
+        hostvars = task_vars.get("hostvars", {})
+        given = {str(name): set(hostvars[name]) for name in task_vars.get("ansible_play_hosts_all", [])}
+        refuse_unknown(given)
         if "firsttouch_serial" not in extra:
-            hostvars = task_vars.get("hostvars", {})
-            hosts = task_vars.get("ansible_play_hosts_all", [])
-            setters = [name for name in hosts if "firsttouch_serial" in hostvars[name]]
+            setters = [name for name, names in given.items() if "firsttouch_serial" in names]
             if setters:
                 raise AnsibleActionFail(
                     f"firsttouch_serial is set in the inventory (of {', '.join(setters[:5])}), where it has no effect: "

@@ -40,7 +40,7 @@ class ActionModule(ActionBase):
     def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
         result: dict[str, t.Any] = super().run(tmp, task_vars)
         task_vars = task_vars or {}
-        fail_on = [str(status) for status in self._task.args.get("fail_on") or ["fail"]]
+        fail_on = [str(status) for status in self._task.args.get("fail_on") or ["fail", "not_evaluated"]]
         unknown = sorted(set(fail_on) - set(FAIL_ON))
         if unknown:
             names = f"{', '.join(unknown)}; known are {', '.join(FAIL_ON)}"
@@ -157,8 +157,9 @@ def reason_of(host: t.Mapping[str, t.Any]) -> str:
     if host["state"] == "error":
         return clean(host["message"], 400)
     if not host["failures"]:
-        return "nothing that the plan asks for could be confirmed"
-    return f"{host['failures']} check(s) not as planned; see above and the report"
+        return "nothing was asked for that could be confirmed"
+    what = "could not be evaluated" if host["state"] == "incomplete" else "not as planned"
+    return f"{host['failures']} check(s) {what}; see above and the report"
 
 
 def closing(document: t.Mapping[str, t.Any], paths: t.Sequence[str]) -> list[str]:

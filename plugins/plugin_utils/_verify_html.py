@@ -180,26 +180,35 @@ def _page(document: Mapping[str, Any], fail_on: Collection[str]) -> dict[str, An
 def headline(document: Mapping[str, Any]) -> str:
     """The report in one sentence."""
     summary = document["summary"]
-    total, bad, dark = summary["hosts"], summary["failed"], summary["unreachable"]
+    total, dark = summary["hosts"], summary["unreachable"]
     some = "1 host" if total == 1 else f"{total} hosts"
     unreached = f"{dark} could not be reached"
     if not total:
         return "No hosts were verified"
-    if bad:
-        first = f"{bad} of {some} {'is' if bad == 1 else 'are'} not as planned"
+    wrong = _wrong(document)
+    if wrong:
+        first = f"{wrong} of {some} {'is' if wrong == 1 else 'are'} not as planned"
         return f"{first}, {unreached}" if dark else first
     if dark == total:
         return "The host could not be reached" if total == 1 else f"None of {some} could be reached"
+    if summary["incomplete"]:
+        which = "the host" if total == 1 else f"{summary['incomplete']} of {some}"
+        first = f"Nothing failed, but {which} could not be looked at in full"
+        return f"{first}, {unreached}" if dark else first
     if dark:
         return f"{unreached[0].upper()}{unreached[1:]} of {some}; no other failed"
-    if summary["incomplete"]:
-        return f"Nothing failed, but {summary['incomplete']} of {some} could not be looked at in full"
     return "The host is as planned" if total == 1 else f"All {total} hosts are as planned"
+
+
+def _wrong(document: Mapping[str, Any]) -> int:
+    """How many hosts failed by what was found there, not only because it could not be looked at."""
+    strict = "warn" in document["fail_on"]
+    return sum(host["failed"] and (strict or host["state"] != "incomplete") for host in document["hosts"])
 
 
 def _tone(document: Mapping[str, Any]) -> str:
     summary = document["summary"]
-    if summary["failed"]:
+    if _wrong(document):
         return "bad"
     if summary["unreachable"]:
         return "dark"

@@ -138,15 +138,14 @@ def failing(entry: Mapping[str, Any], fail_on: Collection[str]) -> list[dict[str
 def failed(entry: Mapping[str, Any], fail_on: Collection[str]) -> bool:
     """Whether the host of a record counts as failed.
 
-    A host of which the plan asks something and nothing at all could be confirmed counts whatever FAIL_ON says:
-    it must not pass for one that is as planned. An unreachable host counts by itself.
+    A host of which nothing that is asked for could be confirmed counts whatever FAIL_ON says, also when nothing is
+    asked for: it must not pass for one that is as planned. An unreachable host counts by itself.
     """
     if entry["state"] in ("error", "unreachable"):
         return bool(entry["state"] == "error")
     if failing(entry, fail_on):
         return True
-    asked = [row for row in entry["results"] if row.get("intended", True)]
-    return bool(asked) and not any(row["status"] == "pass" for row in asked)
+    return not any(row["status"] == "pass" and row.get("intended", True) for row in entry["results"])
 
 
 def lines(entry: Mapping[str, Any], fail_on: Collection[str] = (), *, warnings: bool = False) -> list[str]:

@@ -67,9 +67,12 @@ def closed_port() -> Iterator[int]:
 def fleet(tmp_path_factory: pytest.TempPathFactory, closed_port: int) -> Path:
     """A script that prints an inventory: names that no file could hold are possible there."""
     base = tmp_path_factory.mktemp("fleet")
-    roots = {name: base / name for name in ("good", "bad", "hidden", "bare")}
-    for name in ("good", "bad"):
+    roots = {name: base / name for name in ("good", "bad", "hidden", "bare", "shut")}
+    for name in ("good", "bad", "shut"):
         provisioned_host(roots[name])
+    shut = roots["shut"] / "proc/sys/kernel/sched_rt_runtime_us"
+    shut.unlink()
+    shut.mkdir()  # root reads everything; this it cannot
     pool(roots["bad"], 1, "2048kB", 159)
     put(roots["bad"], "/proc/sys/vm/swappiness", "60\n")
     put(roots["bad"], f"{CPU}/isolated", "1\n")
@@ -85,6 +88,8 @@ def fleet(tmp_path_factory: pytest.TempPathFactory, closed_port: int) -> Path:
         "bad": {"root": str(roots["bad"])},
         "hidden": {"root": str(roots["hidden"]), "firsttouch_rt_runtime_us": 950000},
         "bare": {"root": str(roots["bare"])},
+        "shut": {"root": str(roots["shut"])},
+        "misspelt": {"root": str(roots["good"]), "firsttouch_hugepage": [{"size": "2M", "count": 1}]},
         "refused": {"root": str(roots["good"]), "firsttouch_hugepages": [{"size": "1G", "count": 4000}]},
         "undefined": {"root": str(roots["good"]), "firsttouch_vm_sysctls": "{{ nobody_set_this }}"},
         "templated": {"root": "{{ nobody_set_this }}"},
@@ -110,7 +115,13 @@ def fleet(tmp_path_factory: pytest.TempPathFactory, closed_port: int) -> Path:
 
 @pytest.fixture
 def verify(fleet: Path, collections: Path, tmp_path: Path) -> Any:
-    def run(*arguments: str, reports: Path | None = None, limit: str = "", inventory: bool = True) -> Done:
+    def run(
+        *arguments: str,
+        reports: Path | None = None,
+        limit: str = "",
+        inventory: bool = True,
+        playbook: str = "firsttouch.host.verify",
+    ) -> Done:
         kept = {key: value for key, value in os.environ.items() if not key.startswith("ANSIBLE_")}
         env = {**kept, "ANSIBLE_HOME": str(tmp_path / "home"), "ANSIBLE_COLLECTIONS_PATH": str(collections)}
         where = reports or tmp_path / "reports"
@@ -118,7 +129,7 @@ def verify(fleet: Path, collections: Path, tmp_path: Path) -> Any:
         narrow = ["--limit", limit] if limit else []
         program = Path(sys.executable).with_name("ansible-playbook")
         hosts = ["-i", str(fleet)] if inventory else []
-        command = [str(program), "-f", "6", *hosts, "firsttouch.host.verify", *narrow, *given, *arguments]
+        command = [str(program), "-f", "6", *hosts, playbook, *narrow, *given, *arguments]
         done = subprocess.run(
             command,
             cwd=tmp_path,
@@ -139,6 +150,7 @@ def verify(fleet: Path, collections: Path, tmp_path: Path) -> Any:
     [
         ("good,same", 0, "pass"),
         ("good,bare", 2, "failed"),
+        ("good,shut", 2, "failed"),
         ("dark", 4, "unreachable"),
         ("good,dark", 4, "unreachable"),
         ("bad,good,dark", 2, "failed_and_unreachable"),
@@ -160,6 +172,8 @@ def test_no_host_keeps_another_from_its_answer(verify: Any) -> None:
         "bad": "fail",
         "hidden": done.states["hidden"],
         "bare": done.states["bare"],
+        "shut": "incomplete",
+        "misspelt": "fail",
         "refused": "error",
         "undefined": "error",
         "templated": "error",
@@ -179,14 +193,14 @@ def test_no_host_keeps_another_from_its_answer(verify: Any) -> None:
     assert {"hugepages.pool.2M.node1", "cpu_isolation.isolated", "vm_sysctls.sysctl.vm.swappiness"} <= failed
     assert all(row["remedy"] for row in by_name["bad"]["results"] if row["status"] == "fail")
     kept = sorted(path.name for path in (done.reports / "hosts").iterdir())
-    assert len(kept) == 11 and all(name.isascii() and "/" not in name for name in kept)
+    assert len(kept) == 13 and all(name.isascii() and "/" not in name for name in kept)
     suites = {suite.get("name"): suite for suite in ET.parse(done.reports / "report.junit.xml").getroot()}
-    assert len(suites) == 13 and suites["dark"].get("errors") == "1" and suites["good"].get("failures") == "0"
+    assert len(suites) == 15 and suites["dark"].get("errors") == "1" and suites["good"].get("failures") == "0"
     page = (done.reports / "report.html").read_text()
-    assert "<script>document.title" not in page and "9 of 13 hosts are not as planned" in page
+    assert "<script>document.title" not in page and "10 of 15 hosts are not as planned" in page
     states = ("PASS", "FAIL", "ERROR", "UNREACHABLE", "INCOMPLETE")
     own = [line for line in done.out.splitlines() if line.startswith(states)]
-    assert len(own) == 11 and all(line.isprintable() for line in own)
+    assert len(own) == 13 and all(line.isprintable() for line in own)
     assert "Run provision with firsttouch_vm_sysctls" in done.out and str(done.reports / "report.html") in done.out
     assert '"results":' not in done.out
 
@@ -208,6 +222,44 @@ def test_a_verification_of_no_host_is_no_success(verify: Any, tmp_path: Path) ->
     (tmp_path / "empty").write_text("")
     empty: Done = verify("-i", str(tmp_path / "empty"), inventory=False)
     assert empty.status == 2 and "the inventory has no hosts" in empty.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("--skip-tags", "always"), "leave no task"),
+        (("--skip-tags", "thp,tagged"), "leave no task"),
+        (("-e", "firsttouch_hosts=good", "--limit", "bad"), "no host of good matches bad"),
+    ],
+)
+def test_a_run_without_a_task_or_a_host_is_no_success(verify: Any, arguments: tuple[str, ...], text: str) -> None:
+    done: Done = verify(*arguments)
+    assert done.status != 0 and text in done.out and not (done.reports / "report.json").exists()
+
+
+def test_tags_that_choose_nothing_that_is_asked_for_are_no_success(verify: Any) -> None:
+    done: Done = verify("--tags", "thp", limit="good")
+    assert done.status == 2 and done.states == {"good": "incomplete"}, done.out
+    assert "nothing was asked for that could be confirmed" in done.out
+
+
+def test_what_could_not_be_looked_at_fails_its_host_unless_that_is_allowed(verify: Any) -> None:
+    done: Done = verify(limit="shut")
+    assert done.status == 2 and done.states == {"shut": "incomplete"}
+    assert "INCOMPLETE  shut" in done.out and "could not be evaluated" in done.out
+    assert "the host could not be looked at in full" in (done.reports / "report.html").read_text()
+    lenient: Done = verify("-e", '{"firsttouch_verify_fail_on": ["fail"]}', limit="shut")
+    assert lenient.status == 0 and "Incomplete is not as planned" in lenient.out
+
+
+def test_a_misspelt_variable_is_named_and_stops_a_rollout_before_its_first_host(verify: Any) -> None:
+    done: Done = verify(limit="misspelt")
+    (row,) = [row for row in done.document["hosts"][0]["results"] if row["status"] == "fail"]
+    assert done.status == 2 and row["id"] == "plan.variables" and row["reason"] == "unknown_variable"
+    assert "firsttouch_hugepage (is firsttouch_hugepages meant?)" in row["remedy"]
+    rollout: Done = verify(limit="good,misspelt", playbook="firsttouch.host.provision")
+    assert rollout.status == 2 and "firsttouch_hugepage (is firsttouch_hugepages meant?)" in rollout.out
+    assert "Set for misspelt" in rollout.out and "Plan the host" not in rollout.out
 
 
 def test_a_misspelt_tag_asks_no_host(verify: Any) -> None:

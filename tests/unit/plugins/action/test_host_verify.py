@@ -65,6 +65,16 @@ def test_answers_are_kept_and_only_their_place_goes_on(tmp_path: Path, capsys: p
     assert capsys.readouterr().out.startswith("PASS        evil/")
 
 
+def test_a_misspelt_variable_fails_its_host_whatever_else_is_right(tmp_path: Path) -> None:
+    plugin, _calls = action({"report_dir": str(tmp_path), "concerns": ["boot"]}, dict(RESULT))
+    variables = {"firsttouch_hugepage": [], "firsttouch_report_dir": "x", "__firsttouch_x": 1}
+    entry = kept(plugin.run(task_vars={"inventory_hostname": "a", **variables}))
+    (row,) = [row for row in entry["results"] if row["id"] == "plan.variables"]
+    assert entry["state"] == row["status"] == "fail" and len(entry["results"]) == 2
+    assert (row["expected"], row["observed"]) == (["firsttouch_hugepages"], ["firsttouch_hugepage"])
+    assert "firsttouch_hugepage (is firsttouch_hugepages meant?)" in row["remedy"]
+
+
 @pytest.mark.parametrize(
     ("result", "state", "text"),
     [

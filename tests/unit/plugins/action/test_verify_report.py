@@ -72,9 +72,14 @@ def test_all_hosts_are_in_the_reports(tmp_path: Path, capsys: pytest.CaptureFixt
 
 
 def test_an_incomplete_host_is_not_called_fine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    entry = verified("a", answer("boot.a", "not_evaluated", intended=False))
-    returned = plugin_of(verify_report, report_dir=str(tmp_path / "out")).run(task_vars=play(tmp_path, entry))
-    assert returned["failed_hosts"] == {} and "Incomplete is not as planned" in capsys.readouterr().out
+    entry = verified("a", answer("boot.a"), answer("boot.b", "not_evaluated"))
+    entry["state"] = "incomplete"
+    variables, out = play(tmp_path, entry), str(tmp_path / "out")
+    returned = plugin_of(verify_report, report_dir=out).run(task_vars=variables)
+    assert returned["failed_hosts"] == {"a": "1 check(s) could not be evaluated; see above and the report"}
+    assert returned["outcome"] == "failed" and "Incomplete is not as planned" in capsys.readouterr().out
+    lenient = plugin_of(verify_report, report_dir=out, fail_on=["fail"]).run(task_vars=variables)
+    assert lenient["failed_hosts"] == {} and "Incomplete is not as planned" in capsys.readouterr().out
 
 
 def test_a_fleet_in_the_dark_is_called_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -80,7 +80,8 @@ def test_long_texts_end(monkeypatch: pytest.MonkeyPatch) -> None:
         ((PASS, OPEN), ("not_evaluated",), True),
         ((PASS, UNASKED), ("not_evaluated",), False),
         ((OPEN,), ("fail",), True),  # nothing that is asked for could be confirmed
-        ((UNASKED,), ("fail",), False),  # nothing is asked for
+        ((UNASKED,), ("fail",), True),  # nothing is asked for, as with tags that chose nothing
+        ((), ("fail",), True),
     ],
 )
 def test_when_a_host_fails(rows: tuple[dict[str, Any], ...], fail_on: tuple[str, ...], failed: bool) -> None:
