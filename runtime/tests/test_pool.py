@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from firsttouch import _pool, errors
+from firsttouch import _pool, _shortage, errors
 from firsttouch._pool import Facts, Limit, Mount, Placement, Pool
 
 PAGE = 2 << 20
@@ -57,14 +58,14 @@ SHORT = [
 @pytest.mark.parametrize(("need", "found", "placement"), FITS)
 def test_fits(need: int, found: Facts, placement: Placement) -> None:
     """As many as there are, and not one more than is asked for."""
-    _pool.check(need, found, placement)
+    _shortage.check(need, found, placement)
 
 
 @pytest.mark.parametrize(("need", "found", "placement", "kind", "hint"), SHORT)
 def test_short(need: int, found: Facts, placement: Placement, kind: type[errors.WeightsError], hint: str) -> None:
     """One page more is the error of what is short, with its numbers and a command."""
     with pytest.raises(kind) as caught:
-        _pool.check(need, found, placement)
+        _shortage.check(need, found, placement)
     assert type(caught.value) is kind and hint in caught.value.hint and caught.value.hint
     assert caught.value.facts["need"] == need and json.dumps(caught.value.facts)
 
@@ -81,7 +82,7 @@ AFTER = [
 @pytest.mark.parametrize(("need", "found", "placement", "kind"), AFTER)
 def test_shortage_after_the_fact(need: int, found: Facts, placement: Placement, kind: type[Exception]) -> None:
     """When the kernel refuses although the check passed, the error is of what may have been short."""
-    error = _pool.shortage(need, found, placement, FREE)
+    error = _shortage.shortage(need, found, placement, FREE)
     assert type(error) is kind and error.hint
 
 
@@ -91,7 +92,7 @@ SHARES = [(5, (0, 1), {0: 3, 1: 2}), (0, (0,), {0: 0}), (2, (3, 1, 2), {3: 1, 1:
 @pytest.mark.parametrize(("pages", "nodes", "shares"), SHARES)
 def test_node_shares(pages: int, nodes: tuple[int, ...], shares: dict[int, int]) -> None:
     """Interleaving is exact."""
-    assert _pool.node_shares(pages, nodes) == shares
+    assert _shortage.node_shares(pages, nodes) == shares
 
 
 def put(root: Path, path: str, text: str) -> None:
@@ -118,7 +119,7 @@ def test_recorded_group_limit(tmp_path: Path, file: str, mountinfo: str) -> None
     expected = json.loads((case / "expected.json").read_text())
     pool = Pool(PAGE, 2048, 2048, 0, 0, 0)
     with pytest.raises(errors.CgroupLimitError) as caught:
-        _pool.check(expected.pop("need_bytes") // PAGE, Facts(pool, MOUNT, None, limits), Placement())
+        _shortage.check(expected.pop("need_bytes") // PAGE, Facts(pool, MOUNT, None, limits), Placement())
     assert expected.pop("reason_class") == f"hugetlb_{caught.value.code}"
     assert caught.value.facts["cgroup"][0]["limit"] == expected.pop("limit_bytes")
     assert expected == {"verdict": "fail"}
@@ -163,6 +164,23 @@ def test_mounts(tmp_path: Path) -> None:
         _pool.find_mount(None, 64 << 10, root=str(tmp_path))
     with pytest.raises(errors.MountMissingError):
         _pool.find_mount(str(tmp_path / "absent"), PAGE, root=str(tmp_path))
+
+
+def test_a_mount_that_is_covered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mount that another filesystem lies over is neither loaded into nor searched: its path leads elsewhere."""
+    here = os.stat("/").st_dev
+    rows = [
+        Mount("/", "hugetlbfs", "0:9999", PAGE),
+        Mount("/gone", "hugetlbfs", "0:9999", PAGE),
+        Mount("/", "hugetlbfs", f"{os.major(here)}:{os.minor(here)}", PAGE, size=PAGE),
+    ]
+    monkeypatch.setattr(_pool, "parse_mounts", lambda *_: rows)
+    monkeypatch.delenv(_pool.DIRECTORY_ENV, raising=False)
+    assert _pool.find_mount(None, PAGE).size == PAGE
+    assert _pool.image_directories() == ["/"]
+    rows.pop()
+    with pytest.raises(errors.MountMissingError):
+        _pool.find_mount(None, PAGE)
 
 
 def test_read_pool(tmp_path: Path) -> None:

@@ -99,6 +99,12 @@ def _name(command: argparse.ArgumentParser) -> None:
     command.add_argument("name", metavar="NAME", help="the name of a loaded model")
 
 
+def _apply(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--apply", action="store_true", help="make a pool or node that is short large enough, until the next reboot"
+    )
+
+
 def _evict(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--evict-first", action="store_true", help="remove the old one first, where the pool does not hold both"
@@ -152,7 +158,13 @@ def _page_bytes(page: str) -> int:
 
 def _plan(args: argparse.Namespace) -> dict[str, Any]:
     plan = weights.plan(
-        args.model, name=args.name, directory=args.dir, page=args.page, fallback=args.fallback, **_place(args)
+        args.model,
+        name=args.name,
+        directory=args.dir,
+        page=args.page,
+        fallback=args.fallback,
+        apply=args.apply,
+        **_place(args),
     )
     document = {
         key: value for key, value in vars(plan).items() if key not in ("facts", "problem", "placement", "warnings")
@@ -182,6 +194,8 @@ def _show_plan(found: dict[str, Any]) -> None:
         print(f"  mount  {facts['mount_free']} pages left of its size")
     for row in facts["cgroup"]:
         print(f"  group  {row['room']} pages left in {row['file']}")
+    for file, row in found["applied"].items():
+        print(f"  grown  {file}: {row['before']} -> {row['after']}, until the next reboot")
     _show_warnings(found)
     if found["problem"]:
         print(f"  NO: {found['problem']['message']}")
@@ -377,7 +391,7 @@ def human(count: float) -> str:
 
 _Extra = Callable[[argparse.ArgumentParser], None]
 _COMMANDS: tuple[tuple[str, Callable[..., Any], Callable[..., None], str, tuple[_Extra, ...]], ...] = (
-    ("plan", _plan, _show_plan, "Tell how many pages a model takes, and whether they can be had", (_model,)),
+    ("plan", _plan, _show_plan, "Tell how many pages a model takes, and whether they can be had", (_model, _apply)),
     ("load", _load, _show_image, "Load a model into huge pages", (_model, _loading)),
     ("swap", _swap, _show_image, "Load the next generation of a model, remove the old", (_model, _loading, _evict)),
     ("ls", _ls, _show_ls, "List what is loaded, and how many processes have it mapped", ()),

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from firsttouch import _checksums, _image, _linux, _place, _pool, _safetensors, _sources
+from firsttouch import _checksums, _image, _linux, _place, _pool, _safetensors, _shortage, _sources
 from firsttouch._image import Chunk, ImageName, Layout
 from firsttouch._pool import Mount, Placement
 from firsttouch._sources import Model, Source
@@ -112,14 +112,14 @@ def fill(job: Job) -> Filled:
     """Read, verify and complete the image of JOB. On any error nothing is left of it: no page, no reservation."""
     layout = layout_for(job.model, job.mount.page_bytes)
     facts = _pool.read_facts(job.mount)
-    _pool.check(layout.pages, facts, job.placement)
+    _shortage.check(layout.pages, facts, job.placement)
     fd = _open_nameless(job.mount)
     try:
         job.step("opened")
         filled = _fill_file(job, layout, fd)
     except Short as short:
         os.close(fd)
-        raise _pool.shortage(layout.pages, _pool.read_facts(job.mount), job.placement, short.error) from short.error
+        raise _shortage.shortage(layout.pages, _pool.read_facts(job.mount), job.placement, short.error) from short.error
     except BaseException:
         os.close(fd)
         raise

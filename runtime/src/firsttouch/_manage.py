@@ -10,11 +10,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
 
-from firsttouch import _checksums, _image, _loader, _pool, _sources, _store
+from firsttouch import _checksums, _image, _loader, _pool, _shortage, _sources, _store
 from firsttouch._image import Layout
 from firsttouch._pool import Facts, Placement
 from firsttouch._sources import Model
-from firsttouch.errors import AlreadyLoadedError, ArgumentError, FirstTouchError, LoaderBusyError
+from firsttouch.errors import (
+    AlreadyLoadedError,
+    ArgumentError,
+    FirstTouchError,
+    LoaderBusyError,
+    MountTooSmallError,
+    NodeExhaustedError,
+    PoolTooSmallError,
+)
 
 Fallback = Literal["tmpfs-huge"]
 StrPath = str | os.PathLike[str]
@@ -40,6 +48,8 @@ class Plan:
     warnings: tuple[str, ...] = ()
     # Why it would not be had; what load() would raise.
     problem: FirstTouchError | None = None
+    # Of `apply`: {file: {before, asked, after}} of each pool that was made larger.
+    applied: dict[str, dict[str, int]] = dataclasses.field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
@@ -93,14 +103,35 @@ def plan(
     nodes: Sequence[int] = (),
     policy: str = "any",
     fallback: Fallback | None = None,
+    apply: bool = False,
 ) -> Plan:
     """What load() with the same arguments would take, exactly; the headers are read and checked, nothing is taken.
 
-    Raises ArgumentError, InvalidSafetensorsError, MountMissingError, WeightsError. A shortage is in the plan instead.
+    With APPLY a pool or node that is short is made larger first, until the next reboot: by all that is missing, or
+    not at all. A mount or control group that is too small is never changed.
+
+    Raises ArgumentError, InvalidSafetensorsError, MountMissingError, WeightsError, and with APPLY FragmentedError when
+    the kernel gave too few. A shortage is in the plan instead.
     """
+    if apply and fallback is not None:
+        raise ArgumentError("apply and a fallback do not go together", hint="choose one of them")
     request = _request(model, name, directory, page, nodes, policy, fallback)
     layout = _loader.layout_for(request.model, request.mount.page_bytes)
-    return _plan_of(request, layout)
+    found = _plan_of(request, layout)
+    of_pool = isinstance(found.problem, (PoolTooSmallError, NodeExhaustedError))
+    if not apply or not of_pool or isinstance(found.problem, MountTooSmallError):
+        return found
+    applied = _shortage.grow(_needs(request, layout), found.facts)
+    return dataclasses.replace(_plan_of(request, layout), applied=applied)
+
+
+def _needs(request: _Request, layout: Layout) -> dict[int | None, int]:
+    """Pages that each node must have free, or the pool as a whole (None)."""
+    if request.replicas:
+        return dict.fromkeys(request.replicas, layout.pages)
+    if request.placement.mode in ("bind", "interleave"):
+        return dict(_shortage.node_shares(layout.pages, request.placement.nodes))
+    return {None: layout.pages}
 
 
 def load(
@@ -206,9 +237,9 @@ def _plan_of(request: _Request, layout: Layout) -> Plan:
     copies = len(request.replicas) or 1
     problem: FirstTouchError | None = None
     try:
-        _pool.check(layout.pages * copies, facts, Placement())
+        _shortage.check(layout.pages * copies, facts, Placement())
         for node in request.replicas or (None,):
-            _pool.check(layout.pages, facts, _placed(request, node))
+            _shortage.check(layout.pages, facts, _placed(request, node))
     except FirstTouchError as error:
         problem = error
     return Plan(

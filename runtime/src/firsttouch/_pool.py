@@ -1,27 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a load may take: pool of huge pages, nodes, mount, control group; and which of them was short.
+"""What a load may take: pool of huge pages, nodes, mount, control group. _shortage.py says which of them is short.
 
 Readers take a ROOT for recorded hosts. All counts are in pages of the size that is asked about.
+
+The collection's readers (plugins/module_utils: _hugepages, _mounts, _hugetlb_cgroup) cannot serve here as the same
+files: they import its topology, plan and intent; for a report, they answer None where a load must stop with an error;
+and they know neither a tmpfs with huge pages nor the device of a mount, by which a folder is matched to its options.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from firsttouch.errors import (
-    CgroupLimitError,
-    FragmentedError,
-    MountMissingError,
-    MountTooSmallError,
-    NodeExhaustedError,
-    PoolTooSmallError,
-    WeightsError,
-)
+from firsttouch.errors import MountMissingError, PoolTooSmallError
 
 Mode = Literal["any", "bind", "interleave", "prefer"]
 HUGETLBFS, TMPFS_HUGE = "hugetlbfs", "tmpfs-huge"
@@ -180,7 +176,9 @@ def find_mount(directory: str | None, page_bytes: int, backend: str = HUGETLBFS,
     mounts = parse_mounts(Path(root, "proc/self/mountinfo").read_text(), _pool_totals(root))
     directory = directory or (os.environ.get(DIRECTORY_ENV) if backend == HUGETLBFS else None)
     if directory is None:
-        fitting = [row for row in mounts if row.backend == backend and row.page_bytes == page_bytes]
+        fitting = [
+            row for row in mounts if row.backend == backend and row.page_bytes == page_bytes and _reached(row, root)
+        ]
         fitting.sort(key=lambda row: "firsttouch" not in row.path)
         if fitting:
             return fitting[0]
@@ -189,12 +187,27 @@ def find_mount(directory: str | None, page_bytes: int, backend: str = HUGETLBFS,
         number = os.stat(directory).st_dev
     except OSError as error:
         raise _missing(f"{directory}: {error.strerror}", page_bytes, backend) from error
-    device = f"{os.major(number)}:{os.minor(number)}"
+    device = _device(number)
     for row in mounts:
         if row.device == device and row.backend == backend and row.page_bytes == page_bytes:
             return Mount(directory, row.backend, device, page_bytes, row.size, row.min_size)
     text = f"{directory} is on no {backend} with pages of {size_text(page_bytes)}"
     raise _missing(text, page_bytes, backend)
+
+
+def _device(number: int) -> str:
+    """A device number as mountinfo writes it."""
+    return f"{os.major(number)}:{os.minor(number)}"
+
+
+def _reached(mount: Mount, root: str) -> bool:
+    """Whether the path of MOUNT leads to it: another filesystem may be mounted over it. Of a recorded host it is."""
+    if root != "/":
+        return True
+    try:
+        return _device(os.stat(mount.path).st_dev) == mount.device
+    except OSError:
+        return False
 
 
 def directories(directory: str | None) -> list[str]:
@@ -206,7 +219,8 @@ def image_directories(root: str = "/") -> list[str]:
     """Every folder that may hold images: of the environment, then all mounts, ours first."""
     own = os.environ.get(DIRECTORY_ENV)
     mounts = parse_mounts(Path(root, "proc/self/mountinfo").read_text())
-    paths = sorted((row.path for row in mounts), key=lambda path: "firsttouch" not in path)
+    reached = [row.path for row in mounts if _reached(row, root)]
+    paths = sorted(reached, key=lambda path: "firsttouch" not in path)
     return list(dict.fromkeys([*([own] if own else []), *paths]))
 
 
@@ -250,117 +264,6 @@ def read_facts(mount: Mount) -> Facts:
     if counted:
         free = status.f_bavail
     return Facts(pool, mount, free, read_limits(mount.page_bytes))
-
-
-def check(need: int, facts: Facts, placement: Placement) -> None:
-    """Raise the error of the first thing that has fewer than NEED pages; nothing is taken.
-
-    What `min_size=` holds back for the mount counts as reserved in the pool, and is ours.
-    """
-    _check_groups(need, facts)
-    if facts.mount_free is not None and need > facts.mount_free:
-        raise _mount_too_small(need, facts)
-    if facts.mount.backend == TMPFS_HUGE:
-        return
-    pool = facts.pool
-    held = (facts.mount.min_size or 0) // pool.page_bytes
-    if need > pool.available + pool.growable + held:
-        raise _pool_too_small(need, facts)
-    _check_nodes(need, facts, placement)
-
-
-def shortage(need: int, facts: Facts, placement: Placement, error: OSError) -> WeightsError:
-    """The error for a kernel that had too few pages although check() passed, from FACTS that were read after it."""
-    try:
-        check(need, facts, placement)
-    except WeightsError as found:
-        return found
-    text = f"the kernel gave too few pages of {size_text(facts.pool.page_bytes)} ({error.strerror})"
-    details = {"need": need, **facts.as_dict()}
-    if facts.pool.growable and need > facts.pool.available:
-        return FragmentedError(
-            f"{text}: it could not make the surplus pages that nr_overcommit_hugepages allows",
-            hint=_grow_hint(need, facts),
-            facts=details,
-        )
-    if placement.mode in ("bind", "interleave"):
-        return NodeExhaustedError(f"{text} on the nodes {placement.nodes}", hint=_grow_hint(need, facts), facts=details)
-    return PoolTooSmallError(f"{text}: {need} were needed", hint=_grow_hint(need, facts), facts=details)
-
-
-def _check_groups(need: int, facts: Facts) -> None:
-    for row in facts.limits:
-        if need > row.room:
-            size = facts.pool.page_bytes
-            raise CgroupLimitError(
-                f"{need} pages of {size_text(size)} are needed, the control group allows {row.room} more "
-                f"(limit {row.limit}, used {row.used}) in {row.file}",
-                hint=f"raise it: echo {(row.used + need) * size} > {row.file}",
-                facts={"need": need, **facts.as_dict()},
-            )
-
-
-def _check_nodes(need: int, facts: Facts, placement: Placement) -> None:
-    if placement.mode not in ("bind", "interleave"):
-        return
-    nodes = facts.pool.nodes
-    wanted = dict.fromkeys(placement.nodes, 0)
-    if placement.mode == "interleave":
-        wanted = node_shares(need, placement.nodes)
-    short = {node: share for node, share in wanted.items() if nodes.get(node, -1) < share}
-    together = sum(nodes.get(node, 0) for node in placement.nodes)
-    if not short and need <= together:
-        return
-    have = ", ".join(
-        f"node {node} {nodes[node]} free" if node in nodes else f"no node {node}" for node in placement.nodes
-    )
-    hint = f"the nodes with a pool here: {', '.join(map(str, nodes)) or 'none'}"
-    if nodes.keys() >= set(placement.nodes):
-        node = min(short or placement.nodes)
-        hint = _grow_hint(wanted[node] or need - together + nodes[node], facts, node)
-    raise NodeExhaustedError(
-        f"{need} pages of {size_text(facts.pool.page_bytes)} are needed by {placement.mode}: {have}",
-        hint=hint,
-        facts={"need": need, "placement": asdict(placement), **facts.as_dict()},
-    )
-
-
-def node_shares(pages: int, nodes: Sequence[int]) -> dict[int, int]:
-    """Pages that each of NODES gets when page k lies on the k-th node, over and over."""
-    return {node: len(range(place, pages, len(nodes))) for place, node in enumerate(nodes)}
-
-
-def _mount_too_small(need: int, facts: Facts) -> MountTooSmallError:
-    size = facts.mount.page_bytes
-    return MountTooSmallError(
-        f"{need} pages of {size_text(size)} are needed, the mount {facts.mount.path} has {facts.mount_free} left "
-        f"of its size={facts.mount.size}",
-        hint="mount it anew with a larger size= (remount does not change it), or remove an image: "
-        "firsttouch weights ls",
-        facts={"need": need, **facts.as_dict()},
-    )
-
-
-def _pool_too_small(need: int, facts: Facts) -> PoolTooSmallError:
-    pool = facts.pool
-    nodes = ", ".join(f"node {node} {free} free" for node, free in pool.nodes.items())
-    return PoolTooSmallError(
-        f"{need} pages of {size_text(pool.page_bytes)} are needed, {pool.available} can be had: "
-        f"{pool.free} free, {pool.reserved} of them reserved, {pool.total} in all ({nodes or 'no nodes known'})",
-        hint=_grow_hint(need, facts),
-        facts={"need": need, **facts.as_dict()},
-    )
-
-
-def _grow_hint(need: int, facts: Facts, node: int | None = None) -> str:
-    """The command that makes the pool large enough."""
-    pool = facts.pool
-    name = f"hugepages-{pool.page_bytes // 1024}kB/nr_hugepages"
-    if node is not None and node in pool.nodes:
-        file = f"/sys/devices/system/node/node{node}/hugepages/{name}"
-        return f"echo $(( $(cat {file}) + {max(need - pool.nodes[node], 1)} )) > {file}"
-    count = str(pool.total + max(need - pool.available, 1))
-    return f"echo {count} > /sys/kernel/mm/hugepages/{name}, and read it back"
 
 
 def _missing(text: str, page_bytes: int, backend: str) -> MountMissingError:
