@@ -15,9 +15,6 @@ from weights_host import PAGE, POOL, UNBOUNDED, Mounter, available, count, make_
 WHOLE = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"
 NODE = "/sys/devices/system/node/node{}/hugepages/hugepages-2048kB/nr_hugepages"
 
-Needs = dict[int | None, int]
-
-
 def facts(free: int, reserved: int = 0, min_size: int | None = None, **nodes: int) -> Facts:
     """A pool of 100 pages; NODES as n0=3."""
     by_node = {int(name[1:]): pages for name, pages in nodes.items()}
@@ -36,7 +33,7 @@ def facts(free: int, reserved: int = 0, min_size: int | None = None, **nodes: in
         ({0: 3, 1: 9}, facts(8, reserved=2, n0=4, n1=4), {NODE.format(0): 1, NODE.format(1): 7}),
     ],
 )
-def test_growth(needs: Needs, found: Facts, expected: dict[str, int]) -> None:
+def test_growth(needs: _shortage.Needs, found: Facts, expected: dict[str, int]) -> None:
     """What is missing, and no page more; room for what is promised to others, wherever they take it."""
     assert _shortage.growth(needs, found) == expected
 

@@ -125,12 +125,12 @@ def plan(
     return dataclasses.replace(_plan_of(request, layout), applied=applied)
 
 
-def _needs(request: _Request, layout: Layout) -> dict[int | None, int]:
+def _needs(request: _Request, layout: Layout) -> _shortage.Needs:
     """Pages that each node must have free, or the pool as a whole (None)."""
     if request.replicas:
         return dict.fromkeys(request.replicas, layout.pages)
     if request.placement.mode in ("bind", "interleave"):
-        return dict(_shortage.node_shares(layout.pages, request.placement.nodes))
+        return _shortage.node_shares(layout.pages, request.placement.nodes)
     return {None: layout.pages}
 
 

@@ -22,6 +22,9 @@ from firsttouch.errors import (
     WeightsError,
 )
 
+# Pages that nodes must have free, or the pool as a whole.
+Needs = Mapping[int, int] | Mapping[None, int]
+
 
 def check(need: int, facts: Facts, placement: Placement) -> None:
     """Raise the error of the first thing that has fewer than NEED pages; nothing is taken.
@@ -141,7 +144,7 @@ def _node_file(page_bytes: int, node: int) -> str:
     return f"/sys/devices/system/node/node{node}/hugepages/hugepages-{page_bytes // 1024}kB/nr_hugepages"
 
 
-def growth(needs: Mapping[int | None, int], facts: Facts) -> dict[str, int]:
+def growth(needs: Needs, facts: Facts) -> dict[str, int]:
     """Pages to add by file, so that each node of NEEDS has its pages free, or the pool as a whole (None) has.
 
     Reservations are of the whole pool and may fall on any node, so each node is given room for all of them. What
@@ -161,7 +164,7 @@ def growth(needs: Mapping[int | None, int], facts: Facts) -> dict[str, int]:
     return found
 
 
-def grow(needs: Mapping[int | None, int], facts: Facts, root: str = "/") -> dict[str, dict[str, int]]:
+def grow(needs: Needs, facts: Facts, root: str = "/") -> dict[str, dict[str, int]]:
     """Add what growth() says and read it back: {file: {before, asked, after}}. All of it or nothing.
 
     The kernel gives fewer pages without an error when memory is short or in pieces; it is asked again after it was
