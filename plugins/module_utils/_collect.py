@@ -20,11 +20,14 @@ from dataclasses import dataclass, field
 from . import _collect_paths as paths
 from ._collect_scrub import Scrubber
 from ._files import inside, resolve
+from ._kernel_packages import DPKG, packages
+from ._threads import PROC, read_threads
 from ._topology_host import MANIFEST
 from ._tree import Tree
 
 SCHEMA = 1
 _LEVELS = 3
+_CONFIG = "/proc/config.gz"
 
 
 @dataclass(frozen=True)
@@ -179,6 +182,60 @@ class _Collector:
             else:
                 yield path
 
+    def dpkg(self) -> None:
+        """Of dpkg's status only the packages that our readers know: all of it is large, and tells what runs here."""
+        text = self.tree.text(DPKG)
+        if text is None:
+            return
+        rows = [
+            f"Package: {row.name}\nStatus: install ok {row.state}\nVersion: {row.version}\n" for row in packages(text)
+        ]
+        self.add(DPKG, "file", "\n".join(rows).encode("utf-8", "surrogateescape"))
+
+    def irqbalance(self) -> None:
+        """Of the environment of irqbalance only its own variables."""
+        for pid in (self.tree.text(paths.IRQBALANCE_PROCS) or "").split():
+            environ = self.tree.data(f"{PROC}/{pid}/environ") if pid.isdigit() else None
+            if environ is not None:
+                kept = [part for part in environ.split(b"\0") if part.startswith(b"IRQBALANCE_")]
+                self.add(f"{PROC}/{pid}/environ", "file", b"\0".join(kept))
+
+    def threads(self) -> None:
+        """The state of each thread on an isolated CPU, and of the kernel's own for RCU; nothing where some are hidden.
+
+        A recording of a part of them would pass for all.
+        """
+        isolated = self.tree.ids(f"{paths.CPU}/isolated")
+        if not isolated:
+            return
+        seen = read_threads(self.tree, live=os.path.realpath(self.root) == "/")
+        if seen.hidden:
+            self.skipped[f"{PROC}/*/task"] = f"{seen.hidden[0]}: {seen.hidden[1]}"
+            return
+        for thread in seen.found:
+            base = f"{PROC}/{thread.pid}/task/{thread.tid}"
+            if thread.cpu in isolated or (thread.kernel and thread.command.startswith("rcuo")):
+                self.content(f"{base}/stat")
+                if not thread.kernel:
+                    self._status_of(base)
+                    self.content(f"{PROC}/{thread.pid}/cgroup")
+
+    def _status_of(self, base: str) -> None:
+        """Which CPUs a thread may run on; the rest of its status is nobody's business."""
+        lines = (self.tree.text(f"{base}/status") or "").splitlines()
+        kept = [line for line in lines if line.startswith(("Name:", "Cpus_allowed_list:"))]
+        if kept:
+            text = "\n".join(kept) + "\n"
+            text = self.scrubber.text(f"{base}/status", text) if self.scrubber else text
+            self.add(f"{base}/status", "file", text.encode("utf-8", "surrogateescape"))
+
+    def config(self) -> None:
+        """The running kernel's own configuration, compressed as it is, where no file of /boot says the same."""
+        release = self.tree.text("/proc/sys/kernel/osrelease")
+        data = None if f"/boot/config-{release}" in self.files else self.tree.data(_CONFIG)
+        if data is not None:
+            self.add(_CONFIG, "file", data)
+
     def run(self) -> str | None:
         """Record everything; return why it stopped early, if it did."""
         steps = (
@@ -192,6 +249,10 @@ class _Collector:
                 for pattern in patterns:
                     for path in self.expand(pattern):
                         record(path)
+            self.dpkg()
+            self.config()
+            self.irqbalance()
+            self.threads()
         except _Full as exc:
             return str(exc)
         return None

@@ -13,7 +13,10 @@ CPU = "/sys/devices/system/cpu"
 NODE = "/sys/devices/system/node"
 GRUB = ("/boot/grub", "/boot/grub2", "/boot/efi/EFI/*")
 SYSCTL_DIRS = ("/etc/sysctl.d", "/run/sysctl.d", "/usr/local/lib/sysctl.d", "/usr/lib/sysctl.d")
+TMPFILES_DIRS = ("/etc/tmpfiles.d", "/run/tmpfiles.d", "/usr/local/lib/tmpfiles.d", "/usr/lib/tmpfiles.d")
 UNIT_DIRS = ("/etc/systemd/system", "/run/systemd/system", "/usr/lib/systemd/system")
+
+IRQBALANCE_PROCS = "/sys/fs/cgroup/system.slice/irqbalance.service/cgroup.procs"
 
 CONTENT = (
     "/proc/cmdline",
@@ -62,8 +65,10 @@ CONTENT = (
     "/sys/hypervisor/type",
     "/sys/firmware/devicetree/base/hypervisor/compatible",
     "/sys/kernel/debug/sched/fair_server/*/runtime",
+    "/sys/kernel/debug/sched/fair_server/*/period",
     "/sys/fs/cgroup/cgroup.controllers",
     "/sys/fs/cgroup/cpu*/cpu.rt_runtime_us",
+    IRQBALANCE_PROCS,
     f"{CPU}/cpu[0-9]*/online",
     f"{CPU}/cpu[0-9]*/topology/*",
     f"{CPU}/cpu[0-9]*/cache/index*/level",
@@ -104,12 +109,13 @@ CONTENT = (
     *(f"{base}/firsttouch*" for base in UNIT_DIRS),
     *(f"{base}/*/zz-firsttouch.conf" for base in UNIT_DIRS),
     *(f"{base}/{unit}" for base in UNIT_DIRS for unit in ("irqbalance.service", *TABLE)),
-    "/etc/tmpfiles.d/*.conf",
+    *(f"{base}/*.conf" for base in TMPFILES_DIRS),
     "/etc/sysfs.conf",
     "/etc/sysfs.d/*.conf",
     "/etc/default/irqbalance",
     "/etc/sysconfig/irqbalance",
     "/etc/firsttouch/**",
+    "/sys/module/*/version",
     "/run/reboot-required",
     "/run/reboot-required.pkgs",
     "/boot/config-*",
@@ -151,11 +157,20 @@ PRESENCE = (
     "/boot/extlinux/extlinux.conf",
     "/boot/syslinux/syslinux.cfg",
     "/boot/firmware/cmdline.txt",
+    "/var/lib/dkms/*/[0-9]*/*/*/module/*",
     "/boot/limine.conf",
     "/boot/refind_linux.conf",
 )
 # Directories of which only the existence matters.
 DIRECTORIES = (
+    # Empty ones too: what is not there in one that was looked into is absent, not unrecorded.
+    "/etc/apt",
+    "/etc/default/grub.d",
+    "/sys/fs/cgroup/system.slice",
+    *SYSCTL_DIRS,
+    *TMPFILES_DIRS,
+    *UNIT_DIRS,
+    "/var/lib/dkms/*/[0-9]*",
     "/bin",
     "/lib",
     "/lib64",

@@ -15,6 +15,7 @@ import pytest
 from ansible_collections.firsttouch.host.plugins.module_utils._collect import Limits, Recording, collect
 from ansible_collections.firsttouch.host.plugins.module_utils._collect_scrub import Scrubber
 from support import put, run_module
+from verified_host import RELEASE, provisioned_host, thread
 
 UUID = "3f2b8e1c-9d47-4c11-8a55-0123456789ab"
 MACHINE = "0123456789abcdef0123456789abcdef"
@@ -219,6 +220,69 @@ def test_this_host_can_be_recorded(tmp_path: Path) -> None:
         "virtualization",
     ):
         assert here[key] == there[key], key
+
+
+def verified(root: Path, **more: Any) -> dict[tuple[str, str], dict[str, Any]]:
+    """The answers about ROOT without what can only be measured, by check and layer."""
+    layers = ["configured", "next_boot", "running"]
+    result = run_module("host_verify", {"sysroot": str(root), "layers": layers, **more})
+    assert not result.get("failed"), result
+    return {(row["id"], row["layer"]): row for row in result["results"]}
+
+
+def test_a_recording_of_this_host_verifies_like_this_host(tmp_path: Path) -> None:
+    """Only who has files open on a hugetlbfs is no part of a recording."""
+    intent = {
+        "hugepages": [{"size": "2M", "count": 0}],
+        "vm_sysctls": {"vm.swappiness": 60},
+        "rt_runtime_us": 950000,
+        "numa_balancing": False,
+        "thp": "madvise",
+        "conflicting_services": "report",
+    }
+    here = verified(Path("/"), intent=intent)
+    there = verified(unpack(collect("/"), tmp_path / "copy"), intent=intent)
+    statuses = [
+        {key: row["status"] for key, row in rows.items() if not key[0].startswith("hugepages.stale_files")}
+        for rows in (here, there)
+    ]
+    assert len(statuses[0]) > 25 and statuses[0] == statuses[1]
+
+
+def test_threads_packages_and_drivers_are_recorded_as_far_as_they_are_looked_at(tmp_path: Path) -> None:
+    root = tmp_path / "host"
+    provisioned_host(root)
+    (root / "etc/apt").mkdir()
+    status = "Package: linux-image-{0}\nStatus: install ok {1}\nVersion: 6.12.1\nDescription: kernel\n of x\n"
+    ssh = "Package: openssh-server\nStatus: install ok installed\nVersion: 1\n"
+    put(root, "/var/lib/dpkg/status", "\n".join((status.format(RELEASE, "half-configured"), ssh)))
+    put(root, f"/var/lib/dkms/nvidia/550.1/{RELEASE}/x86_64/module/nvidia.ko", "elf")
+    put(root, "/sys/module/nvidia/version", "550.0\n")
+    thread(root, 700, "stranger", 1)
+    put(root, "/proc/700/cgroup", "0::/user.slice/x\n")
+    thread(root, 701, "elsewhere", 0)
+    recording = collect(str(root))
+    copy = unpack(recording, tmp_path / "copy")
+    before, after = verified(root), verified(copy)
+    changed = {key[0] for key in before.keys() | after.keys() if before[key]["status"] != after[key]["status"]}
+    assert changed == {"hugepages.stale_files"}
+    assert "LANG" not in (copy / "proc/612/environ").read_text()
+    for key in ("cpu_isolation.threads", "boot.packages", "boot.driver.nvidia", "boot.driver.nvidia.loaded"):
+        (mine,) = [row for (name, _layer), row in after.items() if name == key]
+        (theirs,) = [row for (name, _layer), row in before.items() if name == key]
+        assert mine == theirs and mine["status"] != "not_evaluated", key
+    found = names(recording)
+    assert "/proc/700/task/700/stat" in found and not [name for name in found if name.startswith("/proc/701")]
+    assert "openssh" not in (copy / "var/lib/dpkg/status").read_text()
+
+
+def test_a_part_of_the_threads_is_not_recorded_as_if_it_were_all(tmp_path: Path) -> None:
+    root = tmp_path / "host"
+    provisioned_host(root)
+    put(root, "/proc/700/task/700/stat", "not a thread at all\n")
+    recording = collect(str(root))
+    assert not [name for name in names(recording) if "/task/" in name]
+    assert recording.skipped["/proc/*/task"] == "unreadable: /proc/700/task/700/stat"
 
 
 @pytest.mark.parametrize(
