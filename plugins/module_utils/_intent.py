@@ -21,6 +21,7 @@ CONCERNS: dict[str, tuple[str, ...]] = {
     "rt_scheduling": ("rt_runtime_us",),
     "thp": ("thp",),
     "services": ("conflicting_services",),
+    "runtime": ("runtime_state", "models", "servers"),
 }
 MODIFIERS: dict[str, tuple[str, ...]] = {"hugepages": ("hugepages_method", "reserve_floor_bytes")}
 # Variables of no section: nothing is applied for them (see _plan_numa).

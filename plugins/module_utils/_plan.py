@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import _plan_mounts, _plan_sysctls
+from . import _plan_mounts, _plan_runtime, _plan_sysctls
 from ._intent import CONCERNS, GENERAL, SECTIONS, Judge, Refusal, check_names, is_absent, variables
 from ._plan_document import COLLECTION, SCHEMA, compose, settle, topology_summary
 from ._plan_effect import check_effect
@@ -70,6 +70,8 @@ def make_plan(
         floor = floors(intent.get("reserve_floor_bytes"), facts.topology, judge)
         check_effect(planned, chosen, facts, floor, judge)
     numa = plan_numa({} if revert else intent, facts.topology, facts.signs, judge)
+    if "runtime" in chosen and not judge.refusals:
+        _plan_runtime.check_transport((planned["runtime"] or {}).get("servers") or (), numa, judge)
     if judge.refusals:
         return Result({}, judge.refusals, judge.notes)
     document = {

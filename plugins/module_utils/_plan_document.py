@@ -14,6 +14,7 @@ from ._topology import Topology
 
 SCHEMA = 1
 COLLECTION = "0.1.0"
+RUNTIME_GROUP = "firsttouch"
 _KEYS = ("default_hugepagesz", "hugepagesz", "hugepages", "isolcpus", "nohz_full", "rcu_nocbs", "irqaffinity")
 # Figures that differ from boot to boot, and marks that depend on what is asked now.
 _VOLATILE = ("host", "memory_bytes", "budget", "predicted_bytes", "orphaned")
@@ -90,11 +91,14 @@ def settle(new: Any, old: Any) -> Any:
 
 
 def named_groups(plan: Mapping[str, Any]) -> list[str]:
-    """The groups that the mounts of a managed variable name."""
+    """The groups that the mounts of a managed variable name, and that of the runtime."""
     section = plan["sections"].get("hugepages") or {}
-    if "hugetlbfs_mounts" in section.get("orphaned", ()):
-        return []
-    return sorted({row["group"] for row in section.get("mounts") or () if not row["group"].isdigit()})
+    names = set()
+    if "hugetlbfs_mounts" not in section.get("orphaned", ()):
+        names = {row["group"] for row in section.get("mounts") or () if not row["group"].isdigit()}
+    if (plan["sections"].get("runtime") or {}).get("state") == "present":
+        names.add(RUNTIME_GROUP)
+    return sorted(names)
 
 
 def unit_rows(plan: Mapping[str, Any], facts: Facts) -> tuple[list[dict[str, Any]], list[str]]:

@@ -55,7 +55,9 @@ def plan_models(value: Any, facts: Facts, hugepages: Mapping[str, Any], judge: J
     return _rows(MODELS, value, judge, lambda row, what: _model(row, what, facts, hugepages))
 
 
-def plan_servers(value: Any, facts: Facts, isolation: Mapping[str, Any], models: Iterable[Row], judge: Judge) -> list[Row]:
+def plan_servers(
+    value: Any, facts: Facts, isolation: Mapping[str, Any], models: Iterable[Row], judge: Judge
+) -> list[Row]:
     """The rows of firsttouch_servers; ISOLATION is that section of the plan. CPUs that are not named are given here."""
     known = {row["name"] for row in models}
     isolated = parse(isolation.get("isolated") or "")
@@ -74,7 +76,9 @@ def plan_servers(value: Any, facts: Facts, isolation: Mapping[str, Any], models:
     return rows
 
 
-def _give_cpus(row: Row, topology: Topology, isolated: frozenset[int], taken: dict[int, str], judge: Judge) -> None:
+def _give_cpus(
+    row: Row, topology: Topology, isolated: frozenset[int], taken: dict[int, str], judge: Judge
+) -> None:
     """Give ROW the lowest free isolated CPUs of its node, as many as it has threads."""
     count = row.pop("threads")
     if row["cpus"] or not count:
@@ -89,8 +93,12 @@ def _give_cpus(row: Row, topology: Topology, isolated: frozenset[int], taken: di
             return
     where = "no node has" if node is None else f"node {node} has not"
     isolated_text = format_list(isolated) or "none"
-    text = f"threads of {row['name']}: {where} {count} isolated CPUs that are free (isolated: {isolated_text})"
-    judge.refuse("cpus_short", SERVERS, f"{text}; isolate more with {PREFIX}isolated_cpus, or ask for fewer threads")
+    text = (
+        f"threads of {row['name']}: {where} {count} isolated CPUs that are free (isolated: {isolated_text})"
+    )
+    judge.refuse(
+        "cpus_short", SERVERS, f"{text}; isolate more with {PREFIX}isolated_cpus, or ask for fewer threads"
+    )
 
 
 def check_transport(rows: Iterable[Row], document: Mapping[str, Any], judge: Judge) -> None:
@@ -117,7 +125,9 @@ def render(models: list[Row], servers: list[Row], housekeeping: str) -> dict[str
         files[f"servers/{row['name']}.json"] = _runtime_units.server_file(row)
         files[f"samplers/{row['name']}.env"] = _runtime_units.sampler_file(row)
         opened = [named[name] for name in row["models"] if name in named]
-        units[_runtime_units.server_unit(row["name"])] = _runtime_units.render_server(row, opened, housekeeping)
+        units[_runtime_units.server_unit(row["name"])] = _runtime_units.render_server(
+            row, opened, housekeeping
+        )
     return {"files": files, "units": units}
 
 
@@ -181,7 +191,9 @@ def _model(entry: Any, what: str, facts: Facts, hugepages: Mapping[str, Any]) ->
     nodes = _nodes(given.get("nodes"), what, facts.topology)
     if (row["policy"] == "any") != (not nodes):
         text = f"{what}: policy {row['policy']} with nodes {nodes}"
-        raise IntentError(f"{text}; name nodes with bind, interleave, prefer and replicate, and with no other")
+        raise IntentError(
+            f"{text}; name nodes with bind, interleave, prefer and replicate, and with no other"
+        )
     row["nodes"] = nodes
     row["checksum"] = _choice(given, "checksum", what, CHECKSUMS, "xxh3")
     row["expect"] = _expect(given.get("expect"), what)
@@ -203,7 +215,9 @@ def _server(entry: Any, what: str, topology: Topology, isolated: frozenset[int],
     row["cpus"] = _cpus(given, what, row, topology, isolated)
     row["threads"] = _number(given, "threads", what, 0, 1024, 1 if isolated else 0)
     if row["cpus"] and "threads" in given and row["threads"] != len(row["cpus"]):
-        raise IntentError(f"{what}: threads is {row['threads']}, cpus has {len(row['cpus'])}; leave one of them out")
+        raise IntentError(
+            f"{what}: threads is {row['threads']}, cpus has {len(row['cpus'])}; leave one of them out"
+        )
     row["fifo_priority"] = _number(given, "fifo_priority", what, 1, 99, None)
     if row["fifo_priority"] and not row["cpus"] and not row["threads"]:
         raise IntentError(f"{what}: fifo_priority without a CPU of its own starves others; name cpus")
@@ -211,13 +225,21 @@ def _server(entry: Any, what: str, topology: Topology, isolated: frozenset[int],
     row["max_batch"] = _number(given, "max_batch", what, 1, 1 << 16, 64)
     row["spin_us"] = _number(given, "spin_us", what, 0, 1_000_000, 50)
     row["pages"] = _choice(given, "pages", what, PAGES, "auto")
-    row["socket_mode"] = _text({"socket_mode": "0660", **given}, "socket_mode", what, re.compile(r"0?[0-7]{3}"))
+    row["socket_mode"] = _text(
+        {"socket_mode": "0660", **given}, "socket_mode", what, re.compile(r"0?[0-7]{3}")
+    )
     for key in ("users", "groups"):
         if key in given:
-            row[key] = [_text({key: str(one)}, key, what, _ACCOUNT) for one in listing(given[key], "accounts")]
+            row[key] = [
+                _text({key: str(one)}, key, what, _ACCOUNT) for one in listing(given[key], "accounts")
+            ]
     row["latency_target_us"] = _number(given, "latency_target_us", what, 1, 10_000_000, None)
     if "metrics" in given:
         row["metrics"] = _text(given, "metrics", what, _PATH)
+    for key in ("address", "metrics"):
+        if re.match(r"((unix|shm)://)?/(var/)?tmp/", str(row.get(key))):
+            text = f"{what}: {key} is {row[key]}, and a service has a /tmp of its own that nobody else sees"
+            raise IntentError(f"{text}; write it below /run/firsttouch")
     row["models"] = [str(name) for name in listing(given.get("models", []), "names of models")]
     unknown = sorted(set(row["models"]) - models)
     if unknown:
@@ -232,7 +254,9 @@ def _transport(given: Mapping[str, Any], what: str) -> Row:
     scheme = address.partition(":")[0] if address else None
     row["transport"] = _choice(given, "transport", what, TRANSPORTS, scheme or "auto")
     if scheme and row["transport"] != scheme:
-        raise IntentError(f"{what}: transport is {row['transport']}, address is {address}; leave transport out")
+        raise IntentError(
+            f"{what}: transport is {row['transport']}, address is {address}; leave transport out"
+        )
     if row["transport"] == "tcp" and not address:
         raise IntentError(f"{what}: tcp needs an address; write address: tcp://HOST:PORT")
     if address:
@@ -243,7 +267,9 @@ def _transport(given: Mapping[str, Any], what: str) -> Row:
         row["tls"] = {key: _text(files, key, f"{what}: tls", _PATH) for key in ("cert", "key", "authority")}
     loopback = address is None or re.match(r"tcp://(127\.|localhost:|\[::1\])", address)
     if scheme == "tcp" and not loopback and tls is None:
-        raise IntentError(f"{what}: {address} is reached from other hosts and needs tls: cert, key, authority")
+        raise IntentError(
+            f"{what}: {address} is reached from other hosts and needs tls: cert, key, authority"
+        )
     return row
 
 
@@ -256,7 +282,9 @@ def _node(given: Mapping[str, Any], what: str, topology: Topology) -> int | None
     return node
 
 
-def _cpus(given: Mapping[str, Any], what: str, row: Row, topology: Topology, isolated: frozenset[int]) -> list[int]:
+def _cpus(
+    given: Mapping[str, Any], what: str, row: Row, topology: Topology, isolated: frozenset[int]
+) -> list[int]:
     """The CPUs as a list in the order given: the first is the serving thread's."""
     value = given.get("cpus")
     if value is None:
@@ -272,7 +300,9 @@ def _cpus(given: Mapping[str, Any], what: str, row: Row, topology: Topology, iso
         raise IntentError(f"{what}: cpus {cpus} has a CPU twice; one thread, one CPU")
     strange = sorted(set(cpus) - isolated)
     if strange:
-        text = f"{what}: CPU {strange[0]} of cpus is not isolated (isolated: {format_list(isolated) or 'none'})"
+        text = (
+            f"{what}: CPU {strange[0]} of cpus is not isolated (isolated: {format_list(isolated) or 'none'})"
+        )
         raise IntentError(f"{text}; name others, or isolate it with {PREFIX}isolated_cpus")
     places = {topology.node_of(cpu) for cpu in cpus}
     if len(places) > 1:
@@ -293,7 +323,9 @@ def _nodes(value: Any, what: str, topology: Topology) -> list[int]:
     nodes = [_number({"nodes": one}, "nodes", what, 0, 1 << 16, None) for one in listing(value, "node ids")]
     strange = sorted(set(nodes) - set(there))
     if strange or len(set(nodes)) != len(nodes):
-        raise IntentError(f"{what}: nodes is {value!r}; nodes with memory for huge pages are {there}, each once")
+        raise IntentError(
+            f"{what}: nodes is {value!r}; nodes with memory for huge pages are {there}, each once"
+        )
     return nodes
 
 

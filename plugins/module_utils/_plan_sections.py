@@ -13,6 +13,7 @@ from . import (
     _plan_fit,
     _plan_hugepages,
     _plan_mounts,
+    _plan_runtime,
     _plan_sysctls,
     _plan_thp,
     _services,
@@ -184,6 +185,37 @@ def services(job: Job) -> dict[str, Any]:
     return {"variables": ["conflicting_services"], "mode": mode, "stop": stop, "tokens": []}
 
 
+def runtime(job: Job) -> dict[str, Any]:
+    """Made of the sections before it: mounts of the pages, isolated CPUs."""
+    names = []
+    state = "present"
+    if "runtime_state" in job.intent:
+        state = _plan_runtime.plan_state(job.intent["runtime_state"], job.judge)
+        names.append("runtime_state")
+    elif job.kept("runtime_state") and has(job.old, "runtime_state"):
+        state = job.old["runtime_state"]
+        names.append("runtime_state")
+    rows: dict[str, list[dict[str, Any]]] = {"models": [], "servers": []}
+    isolation = job.planned.get("cpu_isolation") or {}
+    for name in rows:
+        if name in job.intent:
+            if name == "models":
+                pages = job.planned.get("hugepages") or {}
+                rows[name] = _plan_runtime.plan_models(job.intent[name], job.facts, pages, job.judge)
+            else:
+                given = job.intent[name]
+                rows[name] = _plan_runtime.plan_servers(given, job.facts, isolation, rows["models"], job.judge)
+            names.append(name)
+        elif job.kept(name) and has(job.old, name):
+            rows[name] = list(job.old[name])
+            names.append(name)
+    if "runtime_state" in job.absent and names:
+        text = f"absent, but firsttouch_{names[0]} asks for the runtime; leave that out, or make it []"
+        job.judge.refuse("runtime_needed", "runtime_state", text)
+    texts = _plan_runtime.render(rows["models"], rows["servers"], isolation.get("housekeeping") or "")
+    return {"variables": names, "runtime_state": state, "tokens": [], **rows, **texts}
+
+
 def has(old: Mapping[str, Any], variable: str) -> bool:
     """Whether the recorded section OLD holds something of VARIABLE."""
     return variable in (old.get("variables") or ())
@@ -196,4 +228,5 @@ BUILDERS = {
     "rt_scheduling": rt_scheduling,
     "thp": thp,
     "services": services,
+    "runtime": runtime,
 }

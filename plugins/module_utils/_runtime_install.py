@@ -27,12 +27,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ._files import atomic_write, fsync_dir, list_dir, make_dirs, read_text, remove, resolve
+from ._systemd import MARKER
 
 TOP = "/opt/firsttouch"
 ETC = "/etc/firsttouch"
 RUN = "/run/firsttouch"
 TMPFILES = "/etc/tmpfiles.d/firsttouch.conf"
-TMPFILES_TEXT = "# Managed by firsttouch.host: changes are overwritten.\nd /run/firsttouch 0755 firsttouch firsttouch -\n"
+TMPFILES_TEXT = f"{MARKER}\nd {RUN} 0755 firsttouch firsttouch -\n"
 MANIFEST = "firsttouch-version.json"
 ACCOUNT = "firsttouch"
 # Tells our user from one that was there before.
@@ -87,7 +88,9 @@ class Plan:
         rows: list[dict[str, Any]] = []
         if self.install:
             rows.append({"resource": f"runtime:{TOP}/{self.install}", "before": None, "after": "installed"})
-        rows += [{"resource": f"runtime:{TOP}/{name}", "before": "installed", "after": None} for name in self.drop]
+        rows += [
+            {"resource": f"runtime:{TOP}/{name}", "before": "installed", "after": None} for name in self.drop
+        ]
         for name, (before, after) in self.links.items():
             rows.append({"resource": f"file:{TOP}/{name}", "before": _arrow(before), "after": _arrow(after)})
         for path, (old, new) in self.texts.items():
@@ -99,7 +102,9 @@ class Plan:
             rows.append({"resource": f"user:{ACCOUNT}", "before": words[0], "after": words[1]})
         if self.drop_group:
             rows.append({"resource": f"group:{ACCOUNT}", "before": "present", "after": None})
-        return sorted((row for row in rows if row["before"] != row["after"]), key=lambda row: str(row["resource"]))
+        return sorted(
+            (row for row in rows if row["before"] != row["after"]), key=lambda row: str(row["resource"])
+        )
 
     @property
     def switched(self) -> bool:
@@ -107,11 +112,18 @@ class Plan:
         before, after = self.links.get("current", (None, None))
         return before != after
 
-    def changed_names(self, folder: str) -> list[str]:
-        """The names of models or servers, by FOLDER, whose file changes and stays."""
-        top = f"{ETC}/{folder}/"
-        rows = [path for path, (old, new) in self.texts.items() if path.startswith(top) and old != new and new]
-        return sorted(os.path.basename(path).rpartition(".")[0] for path in rows)
+    def restart(self, files: Mapping[str, str]) -> list[str]:
+        """Units that run on something that changes: the servers on another version, each on its file of FILES.
+
+        Models stay when the version changes: their images do.
+        """
+        units = []
+        for name in sorted(files):
+            kind = {"models/": "weights", "servers/": "server"}.get(name[: name.find("/") + 1])
+            changes = f"{ETC}/{name}" in self.texts or (kind == "server" and self.switched)
+            if kind and changes:
+                units.append(f"firsttouch-{kind}@{os.path.basename(name).rpartition('.')[0]}.service")
+        return units
 
 
 def _arrow(target: str | None) -> str | None:
@@ -136,7 +148,9 @@ def versions(root: str) -> list[str]:
     """The versions below /opt/firsttouch that were completed."""
     names = list_dir(root, TOP) or []
     return [
-        name for name in names if _VERSION.fullmatch(name) and read_text(root, f"{TOP}/{name}/{MANIFEST}") is not None
+        name
+        for name in names
+        if _VERSION.fullmatch(name) and read_text(root, f"{TOP}/{name}/{MANIFEST}") is not None
     ]
 
 
@@ -148,7 +162,9 @@ def link(root: str, name: str) -> str | None:
     except FileNotFoundError:
         return None
     except OSError:
-        raise InstallError("foreign_file", f"{TOP}/{name} is no symbolic link of ours; move it away first") from None
+        raise InstallError(
+            "foreign_file", f"{TOP}/{name} is no symbolic link of ours; move it away first"
+        ) from None
 
 
 def make_plan(root: str, wanted: Wanted, users: Mapping[str, str] | None = None) -> Plan:
@@ -167,11 +183,11 @@ def make_plan(root: str, wanted: Wanted, users: Mapping[str, str] | None = None)
         after = (current, previous)
         if current == wanted.identity:
             if previous is None or previous not in known:
-                text = f"{TOP} keeps no version before {current}; firsttouch_runtime_state: rollback has nothing to go to"
+                text = f"firsttouch_runtime_state: rollback has nothing to go to: {TOP} has none before {current}"
                 raise InstallError("no_previous", text)
             after = (previous, current)
         elif current is None:
-            text = f"{TOP}: nothing is installed; firsttouch_runtime_state: rollback has nothing to go back from"
+            text = f"firsttouch_runtime_state: rollback has nothing to go back from: {TOP} holds no version"
             raise InstallError("no_previous", text)
     plan.links = {"current": (current, after[0]), "previous": (previous, after[1])}
     plan.drop = [name for name in known if name not in after]
@@ -306,7 +322,11 @@ def make_version(folder: str, final: str, identity: str, wanted: Wanted) -> None
         os.makedirs(path, 0o755)
     os.symlink(python, os.path.join(folder, "bin", "python"))
     os.symlink("python", os.path.join(folder, "bin", "python3"))
-    lines = [f"home = {os.path.dirname(python)}", "include-system-site-packages = false", f"version = {short}"]
+    lines = [
+        f"home = {os.path.dirname(python)}",
+        "include-system-site-packages = false",
+        f"version = {short}",
+    ]
     _write(os.path.join(folder, "pyvenv.cfg"), ("\n".join(lines) + "\n").encode())
     records = {}
     for name, digest in wanted.wheels:
@@ -348,7 +368,9 @@ def _place(name: str, folder: str, site: str, wheel: str) -> str:
     """Where the entry NAME of a wheel goes."""
     parts = name.split("/")
     if name.startswith("/") or ".." in parts or "\\" in name:
-        raise InstallError("wheel_broken", f"{os.path.basename(wheel)} has the path {name!r}, which leads out of it")
+        raise InstallError(
+            "wheel_broken", f"{os.path.basename(wheel)} has the path {name!r}, which leads out of it"
+        )
     if parts[0].endswith(".data") and len(parts) > 2:
         rest = os.path.join(*parts[2:])
         tops = {"purelib": site, "platlib": site, "scripts": os.path.join(folder, "bin"), "data": folder}
@@ -405,7 +427,10 @@ def _damaged_files(root: str, base: str, site: str, record: str) -> list[str]:
         data = _content(root, path)
         if data is None:
             found.append(f"{path} is missing")
-        elif base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode() != digest[len("sha256=") :]:
+        elif (
+            base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+            != digest[len("sha256=") :]
+        ):
             found.append(f"{path} was changed")
     return found
 

@@ -114,6 +114,9 @@ def render_server(server: Mapping[str, Any], models: Sequence[Mapping[str, Any]]
     where = server.get("python_path")
     path = f"Environment=PYTHONPATH={where}\n" if where else ""
     tcp = server["transport"] == "tcp"
+    writes = sorted(
+        {*_folders(server.get("metrics"), server.get("address") if not tcp else None), "-/run/firsttouch"}
+    )
     families = "AF_UNIX AF_INET AF_INET6" if tcp else "AF_UNIX"
     network = "After=network-online.target\nWants=network-online.target\n" if tcp else ""
     alone = "" if tcp else "PrivateNetwork=yes\n"
@@ -144,13 +147,19 @@ User=firsttouch
 Group=firsttouch
 {supplementary}{affinity}{policy}{path}LimitMEMLOCK=infinity
 LimitNOFILE=4096
-{priority}ReadWritePaths=-/run/firsttouch
+{priority}ReadWritePaths={" ".join(writes)}
 {reads}{_HARDENED}\
 {alone}RestrictAddressFamilies={families}
 
 [Install]
 WantedBy=multi-user.target
 """
+
+
+def _folders(*places: str | None) -> list[str]:
+    """The folders of PLACES, paths or addresses that are paths, which must exist."""
+    return [place.partition("://")[2].rpartition("/")[0] or "/" if "://" in place else place.rpartition("/")[0] or "/"
+            for place in places if place]  # fmt: skip
 
 
 def model_file(model: Mapping[str, Any]) -> str:

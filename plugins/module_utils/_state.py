@@ -39,7 +39,7 @@ _SHAPES: dict[str, dict[str, type]] = {
 _SECTION_SHAPE: dict[str, type] = {
     "state": str, "variables": list, "tokens": list, "units": dict, "sysctls": dict, "mounts": list, "pools": list,
     "budget": dict, "by_variable": dict, "settings": dict,
-    "stop": list,
+    "stop": list, "models": list, "servers": list, "files": dict,
 }  # fmt: skip
 
 

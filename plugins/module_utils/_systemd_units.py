@@ -35,13 +35,14 @@ class UnitError(ValueError):
 
 @dataclass(frozen=True)
 class Wanted:
-    """One unit as it should be. None leaves the enablement or the state alone."""
+    """One unit as it should be. None leaves the enablement or the state alone; restart: what it reads has changed."""
 
     name: str
     content: str
     enabled: bool | None = None
     state: str | None = None
     restart_on_change: bool = False
+    restart: bool = False
 
 
 @dataclass
@@ -162,7 +163,8 @@ def _wanted_step(plan: Plan, unit: Wanted, state: dict[str, str] | None) -> Step
     changed = step.before != step.after
     if unit.state is not None:
         step.active = (active, unit.state == "started")
-    step.restart = active and changed and unit.restart_on_change and unit.state != "stopped"
+    again = unit.restart or (changed and unit.restart_on_change)
+    step.restart = active and again and unit.state != "stopped"
     step.stale = active and changed and not step.restart and unit.state != "stopped"
     return step
 

@@ -33,7 +33,7 @@ options:
       - The sections to plan; the others are taken from the record on the host. All of them when omitted.
     type: list
     elements: str
-    choices: [hugepages, vm_sysctls, cpu_isolation, rt_scheduling, thp, services]
+    choices: [hugepages, vm_sysctls, cpu_isolation, rt_scheduling, thp, services, runtime]
   revert:
     description:
       - Plan every concern as absent, whatever O(intent) says.
@@ -102,6 +102,12 @@ units_absent:
   type: list
   elements: str
   returned: success
+runtime:
+  description: >-
+    What the role P(firsttouch.host.runtime#role) does, with RV(ignore:state) (V(null) where it is not managed),
+    RV(ignore:files), RV(ignore:units) and RV(ignore:units_absent).
+  type: dict
+  returned: success
 notes:
   description: Remarks that stop nothing, each with RV(ignore:reason), RV(ignore:variable) and RV(ignore:text).
   type: list
@@ -127,6 +133,7 @@ refusals:
 """
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.firsttouch.host.plugins.module_utils import _plan_runtime
 from ansible_collections.firsttouch.host.plugins.module_utils._intent import SECTIONS
 from ansible_collections.firsttouch.host.plugins.module_utils._plan import facts_for, make_plan
 from ansible_collections.firsttouch.host.plugins.module_utils._plan_document import named_groups, unit_rows
@@ -179,6 +186,7 @@ def main() -> None:
         groups=named_groups(result.plan),
         units=units,
         units_absent=gone,
+        runtime=_plan_runtime.work(result.plan),
         notes=result.notes,
     )
 

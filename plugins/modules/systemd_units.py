@@ -49,6 +49,11 @@ options:
         description: Whether an active unit is restarted when its file changes.
         type: bool
         default: false
+  restart:
+    description: Names of O(units) that are restarted where they run, because something that they read has changed.
+    type: list
+    elements: str
+    default: []
   absent:
     description: Names of units of ours to stop, disable and remove.
     type: list
@@ -147,7 +152,7 @@ def _diff(plan: _systemd_units.Plan) -> list[dict[str, str]]:
 
 def _run(module: AnsibleModule) -> None:
     params = module.params
-    units = [_systemd_units.Wanted(**unit) for unit in params["units"]]
+    units = [_systemd_units.Wanted(**unit, restart=unit["name"] in params["restart"]) for unit in params["units"]]
     run = _runner(module)
     plan = _systemd_units.make_plan(params["sysroot"], units, params["absent"], run)
     if module.check_mode:
@@ -178,6 +183,7 @@ def main() -> None:
                     "restart_on_change": {"type": "bool", "default": False},
                 },
             },
+            "restart": {"type": "list", "elements": "str", "default": []},
             "absent": {"type": "list", "elements": "str", "default": []},
             "sysroot": {"type": "path", "default": "/"},
         },

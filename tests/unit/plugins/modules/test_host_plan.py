@@ -13,7 +13,7 @@ import pytest
 from plan_host import make_host, plan, reasons, record, refused
 from support import CASES, case_expected, put, run_module, sysroot_from_tsv
 
-ALL = ["hugepages", "vm_sysctls", "cpu_isolation", "rt_scheduling", "thp", "services"]
+ALL = ["hugepages", "vm_sysctls", "cpu_isolation", "rt_scheduling", "thp", "services", "runtime"]
 INTENT: dict[str, Any] = {
     "hugepages": [{"size": "2M", "nodes": {"0": 300, "1": 200}}, {"size": "1G", "nodes": {"1": 1}}],
     "hugetlbfs_mounts": [{"path": "/dev/hugepages-2M"}],
@@ -24,6 +24,7 @@ INTENT: dict[str, Any] = {
     "rt_runtime_us": 950000,
     "thp": "madvise",
     "conflicting_services": "report",
+    "runtime_state": "present",
 }
 TOKENS = [
     "default_hugepagesz=2M", "hugepagesz=2M", "hugepages=0:300,1:200", "hugepagesz=1G", "hugepages=1:1",

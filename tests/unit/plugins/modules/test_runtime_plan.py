@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""firsttouch_models and firsttouch_servers on a host: what is planned and refused, and the texts of it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from plan_host import make_host, plan, record, refused
+
+PAGES: dict[str, Any] = {
+    "hugepages": [{"size": "2M", "nodes": {0: 100, 1: 160}}],
+    "hugetlbfs_mounts": [{"path": "/dev/hp", "pagesize": "2M", "group": "inference"}],
+    "isolated_cpus": "1,3",
+}
+MODEL = {"name": "toy", "source": "/srv/toy", "policy": "replicate", "nodes": "all"}
+SERVER = {"name": "policy", "models": ["toy"], "node": 1, "fifo_priority": 10}
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Path:
+    return make_host(tmp_path)
+
+
+def settings(unit: str) -> list[tuple[str, str]]:
+    """Every KEY=VALUE of a unit file, in order."""
+    rows = (line.partition("=") for line in unit.splitlines() if "=" in line and not line.startswith("#"))
+    return [(key, value) for key, _equals, value in rows]
+
+
+def of(unit: str, key: str) -> list[str]:
+    return [value for name, value in settings(unit) if name == key]
+
+
+def whole(host: Path) -> dict[str, Any]:
+    return plan(host, {**PAGES, "models": [MODEL], "servers": [SERVER]})
+
+
+def unit(result: dict[str, Any], name: str) -> str:
+    (row,) = [row for row in result["runtime"]["units"] if row["name"] == name]
+    return str(row["content"])
+
+
+def test_a_model_and_a_server_become_files_and_units(host: Path) -> None:
+    result = whole(host)
+    assert result["runtime"]["state"] == "present"
+    assert {row["name"]: row.get("enabled") for row in result["runtime"]["units"]} == {
+        "firsttouch.slice": None,
+        "firsttouch-weights@toy.service": True,
+        "firsttouch-server@policy.service": True,
+    }
+    assert sorted(result["runtime"]["files"]) == [
+        "models/toy.json",
+        "samplers/policy.env",
+        "servers/policy.json",
+    ]
+    model = json.loads(result["runtime"]["files"]["models/toy.json"])
+    assert (model["nodes"], model["policy"], model["mount"]) == ([0, 1], "replicate", "/dev/hp")
+    server = json.loads(result["runtime"]["files"]["servers/policy.json"])
+    assert (server["cpus"], server["node"], server["transport"]) == ([3], 1, "auto")
+    assert "FIRSTTOUCH_ADDRESS=auto://policy\n" in result["runtime"]["files"]["samplers/policy.env"]
+    assert result["groups"] == ["firsttouch", "inference"]
+
+
+def test_the_units_follow_the_plan(host: Path) -> None:
+    result = whole(host)
+    weights, server = (
+        unit(result, f"firsttouch-{name}.service") for name in ("weights@toy", "server@policy")
+    )
+    assert of(weights, "BindsTo") == ["dev-hp.mount"]
+    assert of(weights, "CPUAffinity") == of(server, "CPUAffinity") == ["0,2"]
+    assert of(weights, "SupplementaryGroups") == of(server, "SupplementaryGroups") == ["inference"]
+    assert of(server, "Requires") == ["firsttouch-weights@toy.service"]
+    assert of(server, "LimitRTPRIO") == ["10"] and not of(server, "RestrictRealtime")
+    assert of(server, "NUMAMask") == ["1"]
+    assert int(of(server, "FileDescriptorStoreMax")[0]) >= 3 * 64 + 8
+
+
+@pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="no systemd-analyze on this machine")
+def test_systemd_understands_each_setting_and_finds_them_hardened(host: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "units"
+    folder.mkdir()
+    (folder / "dev-hp.mount").write_text("[Mount]\nWhat=hugetlbfs\nWhere=/dev/hp\nType=hugetlbfs\n")
+    result = whole(host)
+    for row in result["runtime"]["units"]:
+        # The command is not on this machine, and systemd looks for it.
+        text = row["content"].replace("/opt/firsttouch/current/bin/firsttouch", "/bin/true")
+        (folder / row["name"]).write_text(text)
+    names = [
+        str(folder / row["name"]) for row in result["runtime"]["units"] if row["name"].endswith(".service")
+    ]
+    done = subprocess.run(["systemd-analyze", "verify", *names], capture_output=True, text=True, check=False)
+    complaints = [line for line in done.stderr.splitlines() if "firsttouch" in line]
+    assert (complaints, done.returncode) == ([], 0)
+    command = ["systemd-analyze", "security", "--offline=true", "--threshold=20", *names]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-300:]
+
+
+def test_the_same_intent_plans_the_same_again(host: Path) -> None:
+    first = whole(host)
+    record(host, first)
+    again = whole(host)
+    assert again["runtime"] == first["runtime"]
+    assert again["plan"]["sections"] == first["plan"]["sections"]
+
+
+def test_a_server_that_is_not_asked_for_any_more_goes(host: Path) -> None:
+    record(host, whole(host))
+    rest = plan(host, {**PAGES, "models": [MODEL], "servers": []})
+    assert rest["runtime"]["units_absent"] == ["firsttouch-server@policy.service"]
+    assert sorted(rest["runtime"]["files"]) == ["models/toy.json"]
+
+
+def test_a_variable_that_is_unset_keeps_what_is_recorded(host: Path) -> None:
+    first = whole(host)
+    record(host, first)
+    kept = plan(host, {**PAGES, "servers": [SERVER]})
+    assert kept["runtime"]["files"] == first["runtime"]["files"]
+    assert kept["plan"]["sections"]["runtime"]["orphaned"] == ["models"]
+
+
+def test_revert_removes_all_of_it(host: Path) -> None:
+    record(host, whole(host))
+    gone = plan(host, {}, revert=True)
+    assert gone["runtime"]["state"] == "absent"
+    assert gone["runtime"]["files"] == {} and gone["runtime"]["units"] == []
+    assert len(gone["runtime"]["units_absent"]) == 3
+    assert gone["groups"] == []
+
+
+def test_without_a_variable_nothing_is_managed(host: Path) -> None:
+    result = plan(host, PAGES)
+    assert result["runtime"] == {"state": None, "files": {}, "units": [], "units_absent": []}
+
+
+@pytest.mark.parametrize(
+    ("servers", "words"),
+    [
+        ([{"name": "a", "cpus": [1]}, {"name": "b", "cpus": [1]}], ("cpus of b", "CPU 1", "a already")),
+        ([{"name": "a", "cpus": [1, 1]}], ("'a'", "twice")),
+        ([{"name": "a", "cpus": [0]}], ("CPU 0", "not isolated", "firsttouch_isolated_cpus")),
+        ([{"name": "a", "cpus": "1,3"}], ("several nodes",)),
+        ([{"name": "a", "cpus": [1], "node": 1}], ("node 0, node is 1",)),
+        ([{"name": x} for x in "abc"], ("threads of c", "isolated: 1,3", "firsttouch_isolated_cpus")),
+        ([{"name": "a", "threads": 2, "node": 0}], ("node 0 has not 2",)),
+        ([{"name": "a"}, {"name": "a"}], ("twice", "'a'")),
+        ([{"name": "a", "transport": "shm"}], ("transport of a", "unknown", "firsttouch_transport_policy")),
+        ([{"name": "a", "transport": "tcp"}], ("tcp needs an address",)),
+        ([{"name": "a", "address": "tcp://10.0.0.1:5"}], ("tls", "10.0.0.1")),
+        ([{"name": "a", "transport": "unix", "address": "tcp://127.0.0.1:5"}], ("leave transport out",)),
+        ([{"name": "a", "metrics": "/tmp/x.prom"}], ("metrics", "/run/firsttouch")),
+        ([{"name": "a", "models": ["other"]}], ("other", "firsttouch_models")),
+        ([{"name": "a", "nod": 1}], ("'nod'", "known are")),
+        ([{"name": "../a"}], ("name is '../a'",)),
+        ([{"name": "a", "handler": "os.system"}], ("handler", "module:function")),
+        ([{"name": "a", "fifo_priority": 100}], ("fifo_priority", "100")),
+        ("policy", ("not a list",)),
+    ],
+)  # fmt: skip
+def test_servers_that_cannot_be_are_refused(host: Path, servers: Any, words: tuple[str, ...]) -> None:
+    text = " ".join(row["text"] for row in refused(host, {**PAGES, "servers": servers}))
+    assert "firsttouch_servers" in text
+    for word in words:
+        assert word in text
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"source": "toy"}, ("source is 'toy'", "/srv/models")),
+        ({"page_size": "1G"}, ("1G", "firsttouch_hugetlbfs_mounts")),
+        ({"mount": "/dev/other"}, ("/dev/other",)),
+        ({"policy": "any"}, ("policy any",)),
+        ({"policy": "bind", "nodes": [7]}, ("[7]", "[0, 1]")),
+        ({"expect": "abc"}, ("expect", "sha256:")),
+        ({"checksum": "md5"}, ("md5", "xxh3")),
+    ],
+)
+def test_models_that_cannot_be_are_refused(
+    host: Path, change: dict[str, Any], words: tuple[str, ...]
+) -> None:
+    text = " ".join(row["text"] for row in refused(host, {**PAGES, "models": [{**MODEL, **change}]}))
+    assert "firsttouch_models" in text
+    for word in words:
+        assert word in text
+
+
+def test_absent_with_a_server_is_a_contradiction(host: Path) -> None:
+    (row,) = refused(host, {**PAGES, "servers": [{"name": "a"}], "runtime_state": "absent"})
+    assert row["reason"] == "runtime_needed" and "firsttouch_servers" in row["text"]
+    (row,) = refused(host, {"runtime_state": "newest"})
+    assert "rollback" in row["text"]
