@@ -32,7 +32,7 @@ class ActionModule(ActionBase):
         if found.get("failed"):
             return found
         try:
-            identity, wheels = self._wheels(found, wheels_dir)
+            identity, wheels = self._choose(found, wheels_dir)
             args["id"] = identity
             args["wheels"] = [{"name": wheel.name, "sha256": wheel.sha256} for wheel in wheels]
             if identity in found["installed"] or self._task.check_mode or args.get("state") == "rollback":
@@ -45,7 +45,7 @@ class ActionModule(ActionBase):
         finally:
             self._remove_tmp_path(self._connection._shell.tmpdir)
 
-    def _wheels(self, found: dict[str, t.Any], wheels_dir: str | None) -> tuple[str, list[_wheels.Wheel]]:
+    def _choose(self, found: dict[str, t.Any], wheels_dir: str | None) -> tuple[str, list[_wheels.Wheel]]:
         libc = found["glibc"]
         host = _wheels.Host(
             (found["python"][0], found["python"][1]), found["machine"], (libc[0], libc[1]) if libc else None

@@ -89,7 +89,7 @@ def _give_cpus(
         free = sorted((place.cpus if place else frozenset()) & isolated - set(taken))
         if len(free) >= count:
             row["cpus"], row["node"] = free[:count], number
-            taken.update(dict.fromkeys(free[:count], row["name"]))
+            taken.update(dict.fromkeys(free[:count], str(row["name"])))
             return
     where = "no node has" if node is None else f"node {node} has not"
     isolated_text = format_list(isolated) or "none"
@@ -276,7 +276,7 @@ def _transport(given: Mapping[str, Any], what: str) -> Row:
 def _node(given: Mapping[str, Any], what: str, topology: Topology) -> int | None:
     if "node" not in given:
         return None
-    node = _number(given, "node", what, 0, 1 << 16, None)
+    node: int = _number(given, "node", what, 0, 1 << 16, None)
     if node not in topology.ids("cpu"):
         raise IntentError(f"{what}: node {node} has no CPU; nodes with CPUs are {topology.ids('cpu')}")
     return node
