@@ -23,6 +23,7 @@ from . import (
     _checks_pool_use,
     _checks_reclaim,
     _checks_rt,
+    _checks_runtime,
     _checks_services,
     _checks_sysctl,
     _checks_thp,
@@ -53,6 +54,7 @@ CHECKS: tuple[Check, ...] = (
     *_checks_services.CHECKS,
     *_checks_memory.CHECKS,
     *_checks_reclaim.CHECKS,
+    *_checks_runtime.CHECKS,
 )
 CONCERNS = (
     "plan",
@@ -67,6 +69,7 @@ CONCERNS = (
     "services",
     "numa_balancing",
     "memory",
+    "runtime",
 )
 
 

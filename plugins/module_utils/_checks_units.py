@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Mapping
 
 from . import _files
-from ._checks_host import HUGEPAGES, MOUNTS, Check, Context, Unreadable
+from ._checks_host import HUGEPAGES, MODELS, MOUNTS, SERVERS, Check, Context, Unreadable
 from ._checks_mounts import read_mounts
 from ._systemd import UNIT_DIR, install_links, with_marker
 from ._verdict import Result, judge, skipped
@@ -25,6 +25,8 @@ def _planned(ctx: Context) -> dict[str, str]:
 
 def _remedy(name: str) -> str:
     variable = MOUNTS if name.endswith(".mount") else HUGEPAGES
+    if name.startswith(("firsttouch-server@", "firsttouch-weights@", "firsttouch.slice")):
+        variable = MODELS if "weights" in name else SERVERS
     return f"Run provision with {variable}; to see more: systemctl status '{name}'."
 
 

@@ -65,6 +65,7 @@ options:
       - services
       - numa_balancing
       - memory
+      - runtime
     default: []
   fail:
     description:
