@@ -96,7 +96,8 @@ def named_groups(plan: Mapping[str, Any]) -> list[str]:
     names = set()
     if "hugetlbfs_mounts" not in section.get("orphaned", ()):
         names = {row["group"] for row in section.get("mounts") or () if not row["group"].isdigit()}
-    if (plan["sections"].get("runtime") or {}).get("state") == "present":
+    runtime = plan["sections"].get("runtime") or {}
+    if runtime.get("state") == "present" and set(runtime["variables"]) - set(runtime["orphaned"]):
         names.add(RUNTIME_GROUP)
     return sorted(names)
 
