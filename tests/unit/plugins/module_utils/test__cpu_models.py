@@ -18,10 +18,7 @@ from ansible_collections.firsttouch.host.plugins.module_utils._cpu_models import
         ("AMD EPYC 7451 24-Core Processor", 24),
         ("AMD EPYC 7V73X 64-Core Processor", 64),
         ("AMD Ryzen Threadripper PRO 5995WX 64-Cores", 64),
-        ("AMD EPYC 7R13 Processor", 48),
         ("AMD EPYC 9R14", 96),
-        ("AMD EPYC 7B12", 64),
-        ("AMD EPYC 7571", 32),
         ("Hygon C86 7285 32-core Processor", 32),
         ("Intel(R) Xeon(R) Platinum 8480+", 56),
         ("Intel(R) Xeon(R) Platinum 8175M CPU @ 2.50GHz", 24),
@@ -34,6 +31,10 @@ from ansible_collections.firsttouch.host.plugins.module_utils._cpu_models import
         ("Intel(R) Xeon(R) CPU E5-2686 v4 @ 2.30GHz", 18),
         ("Intel(R) Xeon(R) CPU E5-2697A v4 @ 2.60GHz", 16),
         ("Intel(R) Xeon(R) CPU E7- 4870  @ 2.40GHz", 10),
+        # Parts of which no listing shows the cores.
+        ("AMD EPYC 7R13 Processor", None),
+        ("AMD EPYC 7B12", None),
+        ("Intel(R) Xeon(R) Platinum 8272CL CPU @ 2.60GHz", None),
         # Names that name no part, or were made up by a hypervisor.
         ("Intel(R) Xeon(R) CPU @ 2.20GHz", None),
         ("Intel(R) Xeon(R) Processor @ 2.30GHz", None),

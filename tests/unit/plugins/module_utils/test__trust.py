@@ -138,7 +138,7 @@ FAMOUS: dict[str, tuple[Topology, Signs, str]] = {
         host(guest("kvm"), spans(0, 8, 16), [range(16)]), Signs(acpi=STATED), "contradictory",
     ),
     "Hyper-V, a small instance whose firmware states one node": (
-        host(guest("microsoft"), [range(4)], threads=2), Signs("Intel(R) Xeon(R) Platinum 8370C CPU @ 2.80GHz",
+        host(guest("microsoft"), [range(4)], threads=2), Signs("Intel(R) Xeon(R) Platinum 8380 CPU @ 2.30GHz",
         acpi=STATED), "consistent",
     ),
     "Hyper-V, eight nodes without a SLIT": (
