@@ -38,6 +38,8 @@ MANIFEST = "firsttouch-version.json"
 ACCOUNT = "firsttouch"
 # Tells our user from one that was there before.
 COMMENT = "First Touch runtime"
+# nogroup of Debian, nobody of others.
+_NOBODY = "65534"
 FOLDERS = ("models", "servers", "samplers")
 _VERSION = re.compile(r"[0-9][0-9A-Za-z.+_]*-[0-9a-f]{12}")
 _FILE = re.compile(rf"({'|'.join(FOLDERS)})/[A-Za-z0-9_-][A-Za-z0-9_.-]*\.(json|env)")
@@ -256,6 +258,8 @@ def _remove_rest(plan: Plan, run: Run) -> None:
         with contextlib.suppress(OSError):
             os.rmdir(resolve(plan.root, path))
     if plan.drop_user:
+        if not plan.drop_group:  # userdel takes the group along that has the user's name and is his first one
+            _call(run, ["usermod", "--gid", _NOBODY, ACCOUNT])
         _call(run, ["userdel", ACCOUNT])
     if plan.drop_group:
         with contextlib.suppress(KeyError):

@@ -168,7 +168,7 @@ def test_absent_leaves_nothing(root: Path, tmp_path: Path) -> None:
     run = Commands()
     changes = bring(root, ri.Wanted("absent"), run)
     assert {"resource": "user:firsttouch", "before": "present", "after": None} in changes
-    assert run.calls == [["userdel", "firsttouch"]]
+    assert run.calls == [["usermod", "--gid", "65534", "firsttouch"], ["userdel", "firsttouch"]]
     rest = tree(root) - before
     assert rest == {"opt", "etc", "etc/firsttouch", "etc/tmpfiles.d"}, "folders that are not ours alone"
 
