@@ -3,16 +3,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 from abc import ABC, abstractmethod
 from typing import Any
 
 from ._boot_plan import BootPlan, FileWriter, Request
+from ._boot_replaced import put_back
 from ._boot_types import BootError, Entry, LineToken, Problem, Runner, Setting, Step
 from ._files import read_text
 from ._kernel_args import KernelFacts
-
-# Where the boot file that was there before the last change is kept.
-BACKUP_DIR = "/var/lib/firsttouch"
 
 
 class Backend(ABC):
@@ -44,12 +44,33 @@ class Backend(ABC):
         """
 
     @abstractmethod
-    def plan(self, request: Request, running: str | None) -> BootPlan:
-        """What REQUEST means here; nothing is written. Raises BootError for a refusal."""
+    def plan_over(self, request: Request, running: str | None, back: dict[str, str]) -> BootPlan:
+        """What REQUEST means once the places BACK hold these texts again. Raises BootError for a refusal."""
 
     @abstractmethod
     def apply(self, plan: BootPlan, run: Runner | None) -> dict[str, Any]:
         """Carry PLAN out; returns `generated`, `backup`, `line`. On an error everything is as it was."""
+
+    def plan(self, request: Request, running: str | None) -> BootPlan:
+        """What REQUEST means here; nothing is written. Raises BootError for a refusal.
+
+        What was replaced comes back as soon as nothing that is asked for contradicts it any more.
+        """
+        back = self.put_back(request)
+        if not request.tokens:
+            return self.plan_over(request, running, back)
+        if back:
+            with contextlib.suppress(BootError):
+                return self.plan_over(dataclasses.replace(request, replace=False), running, back)
+        return self.plan_over(request, running, {})
+
+    def put_back(self, request: Request) -> dict[str, str]:
+        """The texts, by place, that places from which something was replaced had before."""
+        return put_back(self.root, self.text_at)
+
+    def text_at(self, path: str) -> str | None:
+        """The text of the place PATH out of which arguments can be taken."""
+        return read_text(self.root, path)
 
     def problems(self) -> list[Problem]:
         """What keeps a layer from being read, or is odd."""

@@ -3,11 +3,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from ._boot_effect import token_key, with_ours
 from ._boot_plan import Request, check_line, mark_ours, settle
+from ._boot_replaced import Place, put_back, read_replaced
+from ._boot_type1 import Type1, parse, with_options
 from ._boot_types import BootError, LineToken
+from ._cmdline import split
 from ._kernel_args import KernelFacts
 
 
@@ -62,12 +66,49 @@ def place(
     return result, gone
 
 
+def put_back_entries(
+    root: str,
+    raws: list[Type1],
+    now: Place,
+    owned: tuple[str, ...],
+    expand: Callable[[list[str]], list[str]] = list,
+) -> dict[str, str]:
+    """The texts to put back, by place (see _boot_replaced), those of the entries RAWS among them.
+
+    An entry that somebody edited besides the arguments gets its arguments back, and so does one that was made
+    since of those that were left: it would hold the others too. EXPAND puts the values of variables in, as the
+    boot loader's own tool may have done.
+    """
+    back, rows = put_back(root, now), read_replaced(root)
+    for raw in raws:
+        row = rows.get(raw.path)
+        if raw.path in back or (row and row.before == raw.text):
+            continue
+        here = expand(_foreign(raw.path, raw.text, owned))
+        found = {
+            tuple(_foreign(path, old.before, owned))
+            for path, old in ({raw.path: row} if row else rows).items()
+            if expand(_foreign(path, old.after, owned)) == here
+        }
+        if len(found) == 1:
+            back[raw.path] = with_options(raw, list(found.pop()))
+    return back
+
+
+def _foreign(path: str, text: str, owned: tuple[str, ...]) -> list[str]:
+    """The arguments in TEXT, that of an entry or a list of arguments, that are not OWNED."""
+    tokens = parse(path, text).tokens if path.endswith(".conf") else split(text)
+    return [t.text for t in mark_ours([LineToken(token.text) for token in tokens], owned) if not t.ours]
+
+
 def one_line(path: str, old: str, texts: list[str]) -> str:
     """TEXTS as the new text of PATH, a file of arguments such as /etc/kernel/cmdline that holds OLD.
 
-    All of its lines become one. Behind a `#` that would be a comment to those who read it with comments, root=
-    and all, and arguments to the others: BootError `cannot_edit`.
+    All of its lines become one; a text that holds just them stays as it is. Behind a `#` that would be a comment to
+    those who read it with comments, root= and all, and arguments to the others: BootError `cannot_edit`.
     """
+    if [token.text for token in split(old)] == texts:
+        return old
     for number, line in enumerate(old.split("\n"), 1):
         if line.lstrip().startswith("#"):
             text = "it holds a comment, which some tools take for arguments; take it out, then it can be changed"

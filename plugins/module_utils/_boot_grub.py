@@ -13,7 +13,7 @@ from ._boot_grub_generate import Generator, backup_rows
 from ._boot_grubcfg import GrubCfg, loader_cmdline, read_grubcfg
 from ._boot_grubenv import read_grubenv
 from ._boot_plan import BootPlan, FileChange, Request, check_line, guard, settle
-from ._boot_replaced import forget, lost, put_back, remember
+from ._boot_replaced import in_order, lost, record
 from ._boot_script import Command, ScriptParser
 from ._boot_script_eval import Interpreter
 from ._boot_types import BootError, Entry, LineToken, Problem, Runner, Setting, Step
@@ -151,7 +151,7 @@ class GrubBackend(Backend):
 
     # -- planning -----------------------------------------------------------------------------------
 
-    def plan(self, request: Request, running: str | None) -> BootPlan:
+    def plan_over(self, request: Request, running: str | None, back: dict[str, str]) -> BootPlan:
         broken = self.grub.error is not None and self.grub.error.problem.file == DROPIN
         if self.grub.error and not broken:
             raise self.grub.error
@@ -161,18 +161,25 @@ class GrubBackend(Backend):
         if self.cfg and self.cfg.notes:
             note = self.cfg.notes[0]
             raise BootError(note.reason, note.text, note.file, note.line)
-        restored = {} if request.tokens else put_back(self.root)
-        bare = read_default(self.root, overlay={DROPIN: "", **restored})
+        bare = read_default(self.root, overlay={DROPIN: "", **back})
         if bare.error:
             raise bare.error
         facts = self.facts()
         ours, replaced = settle(self.boot_tokens(bare), request, facts)
-        bare, overlay = self._without(bare, replaced)
-        return self._complete(request, running, ours, replaced, bare, {**overlay, **restored})
+        bare, overlay = self._without(bare, replaced, {DROPIN: "", **back})
+        plan = self._complete(request, running, ours, replaced, bare, overlay)
+        edited = {path: text for path, text in overlay.items() if path != DROPIN}
+        change = record(self.root, edited, replaced, back, self.text_at, present=bool(request.tokens))
+        plan.files = in_order(plan.files, change)
+        plan.lost = [] if request.tokens else lost(self.root, self.text_at, back)
+        self._set_generation(plan)
+        return plan
 
-    def _without(self, bare: GrubDefault, replaced: list[LineToken]) -> tuple[GrubDefault, dict[str, str]]:
-        """BARE without the foreign tokens REPLACED, and the texts of the files that were edited for it."""
-        overlay, left = {DROPIN: ""}, list(replaced)
+    def _without(
+        self, bare: GrubDefault, replaced: list[LineToken], overlay: dict[str, str]
+    ) -> tuple[GrubDefault, dict[str, str]]:
+        """BARE (with OVERLAY in the place of some files) without the foreign tokens REPLACED, and its overlay."""
+        left = list(replaced)
         for name in NORMAL:
             names = {(token.text, token.source) for token in _tokens(bare, name)}
             mine = [token for token in left if (token.text, token.source) in names]
@@ -215,10 +222,6 @@ class GrubBackend(Backend):
         for path, text in overlay.items():
             if path != DROPIN:
                 plan.files.append(FileChange(path, read_text(self.root, path), text))
-        edited = {path: text for path, text in overlay.items() if path != DROPIN}
-        record = remember(self.root, edited, replaced) if request.tokens else forget(self.root)
-        plan.files += [record] if record else []
-        plan.lost = [] if request.tokens else lost(self.root)
         current = bare if self.grub.error else self.grub
         now = " ".join(token.text for token in self.boot_tokens(current))
         if entry and self.live:
@@ -226,12 +229,15 @@ class GrubBackend(Backend):
         # what stands in the drop-in is ours whatever it is, so it is not judged as a request
         about = Request((), request.keys, (*request.owned, *request.tokens, *_own_texts(current)))
         plan.before, plan.after = about.about(now), about.about(line)
+        return plan
+
+    def _set_generation(self, plan: BootPlan) -> None:
+        """Whether grub.cfg is to be made anew, on a running host."""
         if self.live:
             plan.generate = bool(plan.files) or plan.before != plan.after
             plan.generated_path = GRUB_CFG
             if plan.generate:
                 plan.kept = backup_rows(self.root, GRUB_CFG)
-        return plan
 
     def _check_overridden(self, after: GrubDefault, ours: list[str]) -> None:
         if not ours or _own_texts(after) == ours:

@@ -14,11 +14,10 @@ import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from ._boot_backend import BACKUP_DIR
 from ._boot_effect import shortfall
 from ._boot_grubcfg import GrubCfg
 from ._boot_plan import BootPlan, check_line, guard
-from ._boot_types import BootError, Entry, Runner
+from ._boot_types import BACKUP_DIR, BootError, Entry, Runner
 from ._files import atomic_write, copy_attributes, encode, fsync_dir, read_bytes, read_text, remove, resolve
 
 if TYPE_CHECKING:

@@ -10,29 +10,37 @@ from __future__ import annotations
 
 import os
 
-from ._boot_plan import BootPlan
+from ._boot_plan import BootPlan, Request
 from ._boot_types import BootError, Runner
 from ._files import resolve
 
 _PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 
 
+def find_grubby(root: str) -> str:
+    """The real path of grubby. Raises BootError `tool_missing`."""
+    for place in _PATH.split(":"):
+        tool = resolve(root, f"{place}/grubby")
+        if os.access(tool, os.X_OK):
+            return tool
+    raise BootError("tool_missing", "grubby is not installed, so the boot entries cannot be changed; install it")
+
+
+def to_remove(request: Request) -> list[str]:
+    """The arguments that were ours and are not wanted any more."""
+    return [token for token in request.owned if token not in request.tokens]
+
+
 def run_grubby(root: str, plan: BootPlan, run: Runner | None) -> None:
-    """Bring the entries to what PLAN says. Raises BootError."""
-    tool = next(
-        (
-            f"{place}/grubby"
-            for place in _PATH.split(":")
-            if os.access(resolve(root, f"{place}/grubby"), os.X_OK)
-        ),
-        None,
-    )
-    if run is None or tool is None:
-        raise BootError("tool_missing", "grubby is not installed, so the boot entries cannot be changed")
+    """Have grubby bring the entries near to what PLAN says. Raises BootError."""
+    tool = find_grubby(root)
     environment = {"PATH": _PATH, "HOME": "/root", "LC_ALL": "C"}
-    tool = resolve(root, tool)
     arguments = [tool, "--update-kernel=ALL"]
-    gone = [token for token in plan.request.owned if token not in plan.request.tokens]
+    gone = to_remove(plan.request)
+    if not gone and not plan.request.tokens:
+        return
+    if run is None:
+        raise BootError("tool_missing", "nothing can be run here, so the boot entries cannot be changed")
     if gone:
         arguments.append(f"--remove-args={' '.join(gone)}")
     if plan.request.tokens:

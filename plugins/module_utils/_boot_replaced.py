@@ -1,24 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What arguments of others were taken out of which files, so that a removal of ours can put them back."""
+"""What arguments of others were taken out of which places, so that they come back when ours go.
+
+A place is a file, or the part of one that holds arguments (kernelopts of the environment block). The record is
+written before anything is taken out, and goes after everything is back: a run that is killed loses nothing.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from ._boot_backend import BACKUP_DIR
 from ._boot_plan import FileChange
-from ._boot_types import BootError, LineToken
+from ._boot_types import BACKUP_DIR, BootError, LineToken
 from ._files import read_text
 
 REPLACED = f"{BACKUP_DIR}/replaced.json"
 _FIELDS = {"before": str, "after": str, "tokens": list}
+# The text of a place, by its path; None where it is not there.
+Place = Callable[[str], "str | None"]
 
 
 @dataclass(frozen=True)
 class Edited:
-    """A file out of which TOKENS were taken: its whole text before the first time and after the last."""
+    """A place out of which TOKENS were taken: its whole text before the first time and after the last."""
 
     before: str
     after: str
@@ -26,7 +32,7 @@ class Edited:
 
 
 def read_replaced(root: str) -> dict[str, Edited]:
-    """What was taken out, by file. Raises BootError `bad_record` and OSError."""
+    """What was taken out, by place. Raises BootError `bad_record` and OSError."""
     text = read_text(root, REPLACED)
     if text is None:
         return {}
@@ -35,42 +41,66 @@ def read_replaced(root: str) -> dict[str, Edited]:
         if not all(isinstance(row[name], kind) for row in rows.values() for name, kind in _FIELDS.items()):
             raise TypeError
         return {path: Edited(row["before"], row["after"], tuple(row["tokens"])) for path, row in rows.items()}
-    except (ValueError, TypeError, KeyError, AttributeError) as exc:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as exc:
         text = "it is no record of replaced boot arguments; move it away, what it held stays replaced"
         raise BootError("bad_record", text, REPLACED) from exc
 
 
-def remember(root: str, texts: Mapping[str, str], replaced: Iterable[LineToken]) -> FileChange | None:
-    """The change of the record when the files TEXTS (path to new text) lose REPLACED; None when nothing is lost."""
-    tokens = list(replaced)
-    if not tokens:
-        return None
-    rows = read_replaced(root)
+def record(
+    root: str,
+    texts: Mapping[str, str | None],
+    replaced: Iterable[LineToken],
+    restored: Iterable[str],
+    now: Place,
+    *,
+    present: bool,
+) -> FileChange | None:
+    """The change of the record when the places TEXTS (path to new text) lose REPLACED and RESTORED are back.
+
+    NOW tells what a place holds. Nothing stays recorded unless arguments of ours stay PRESENT.
+    """
+    back = set(restored)
+    rows = {path: row for path, row in read_replaced(root).items() if present and path not in back}
+    gone: dict[str, Counter[str]] = {}
+    for token in replaced:
+        if token.source:
+            gone.setdefault(token.source.file, Counter())[token.text] += 1
     for path, after in texts.items():
-        now, old = read_text(root, path) or "", rows.get(path)
-        known = old if old and old.after == now else Edited(now, now, ())
-        gone = tuple(token.text for token in tokens if token.source and token.source.file == path)
-        rows[path] = Edited(known.before, after, (*known.tokens, *gone))
+        old, here = rows.get(path), now(path) or ""
+        lost = tuple(gone.get(path, Counter()).elements())
+        if old is not None and old.after == here:
+            rows[path] = Edited(old.before, after or "", (*old.tokens, *lost))
+        elif lost:
+            rows[path] = Edited(here, after or "", lost)
+    text = read_text(root, REPLACED)
     document = {
         path: {"before": row.before, "after": row.after, "tokens": list(row.tokens)} for path, row in rows.items()
     }
-    return FileChange(REPLACED, read_text(root, REPLACED), json.dumps(document, indent=1) + "\n", 0o600)
+    new = json.dumps(document, indent=1) + "\n" if rows else None
+    return None if new == text else FileChange(REPLACED, text, new, 0o600)
 
 
-def forget(root: str) -> FileChange | None:
-    """The change that removes the record; None where there is none."""
-    text = read_text(root, REPLACED)
-    return None if text is None else FileChange(REPLACED, text, None, 0o600)
+def in_order(files: Iterable[FileChange], change: FileChange | None) -> list[FileChange]:
+    """FILES with CHANGE of the record: first where it is written, last where it goes."""
+    if change is None:
+        return list(files)
+    return [change, *files] if change.after is not None else [*files, change]
 
 
-def put_back(root: str) -> dict[str, str]:
-    """The texts to put back, by file: of those that nobody has changed since."""
-    rows = read_replaced(root)
-    return {path: row.before for path, row in rows.items() if read_text(root, path) == row.after}
+def put_back(root: str, now: Place) -> dict[str, str]:
+    """The texts to put back, by place: of those that nobody has changed since."""
+    return {path: row.before for path, row in read_replaced(root).items() if now(path) == row.after}
 
 
-def lost(root: str) -> list[dict[str, str]]:
-    """The arguments that cannot be put back, because somebody has changed their file since."""
-    rows = read_replaced(root)
-    kept = put_back(root)
-    return [{"token": text, "file": path} for path, row in rows.items() if path not in kept for text in row.tokens]
+def lost(root: str, now: Place, back: Iterable[str]) -> list[dict[str, str]]:
+    """The arguments that cannot be put BACK, because somebody has changed their place since.
+
+    A place that is gone has taken what it held with it; one that holds its old text again has lost nothing.
+    """
+    kept = set(back)
+    return [
+        {"token": text, "file": path}
+        for path, row in read_replaced(root).items()
+        if path not in kept and now(path) not in (None, row.before)
+        for text in row.tokens
+    ]

@@ -9,9 +9,10 @@ from functools import cmp_to_key
 from typing import Any
 
 from ._boot_backend import Backend
-from ._boot_carriers import Carrier, one_line, place
+from ._boot_carriers import Carrier, one_line, place, put_back_entries
 from ._boot_plan import BootPlan, FileChange, Request, check_line, guard
-from ._boot_type1 import Type1, read_entries, systemd_compare, with_options
+from ._boot_replaced import in_order, lost, record
+from ._boot_type1 import Type1, parse, read_entries, systemd_compare, with_options
 from ._boot_types import BootError, Entry, LineToken, Problem, Runner, Setting, Source
 from ._cmdline import split
 from ._files import list_dir, read_bytes, read_text, resolve
@@ -48,7 +49,8 @@ class SystemdBootBackend(Backend):
             self.raw.extend(read_entries(self.root, f"{place_}/loader/entries"))
             self.loader.extend(_loader_conf(self.root, f"{place_}/loader/loader.conf"))
         self.raw.sort(key=cmp_to_key(_order))
-        self._entries = [_entry(raw) for raw in self.raw]
+        usual = split_texts(read_text(self.root, KERNEL_CMDLINE) or "")
+        self._entries = [_entry(raw, usual) for raw in self.raw]
         images = [
             f"{p}/EFI/Linux/{name}" for p in places for name in list_dir(self.root, f"{p}/EFI/Linux") or []
         ]
@@ -113,13 +115,18 @@ class SystemdBootBackend(Backend):
 
     # -- planning -----------------------------------------------------------------------------------
 
-    def plan(self, request: Request, running: str | None) -> BootPlan:
+    def put_back(self, request: Request) -> dict[str, str]:
+        return put_back_entries(self.root, self._own_entries(), self.text_at, request.owned)
+
+    def plan_over(self, request: Request, running: str | None, back: dict[str, str]) -> BootPlan:
         if self._refusal:
             raise self._refusal
         self.require_default(None)
         facts = self.facts()
-        carriers = [Carrier(raw.path, "options", raw.tokens) for raw in self._own_entries()]
-        text = read_text(self.root, KERNEL_CMDLINE)
+        own = self._own_entries()
+        raws = {raw.path: parse(raw.path, back[raw.path]) if raw.path in back else raw for raw in own}
+        carriers = [Carrier(raw.path, "options", raw.tokens) for raw in raws.values()]
+        text = back.get(KERNEL_CMDLINE, read_text(self.root, KERNEL_CMDLINE))
         if text is not None:
             carriers.append(Carrier(KERNEL_CMDLINE, "cmdline", tuple(_kernel_tokens(text))))
         elif not carriers:
@@ -129,17 +136,17 @@ class SystemdBootBackend(Backend):
         placed, replaced = place(carriers, request, facts)
         plan = BootPlan(request, running=running, replaced=replaced)
         texts = {carrier.path: wanted for carrier, wanted in zip(carriers, placed)}
-        for carrier in carriers:
-            if texts[carrier.path] == carrier.texts():
-                continue
-            if carrier.path == KERNEL_CMDLINE and text is not None:
-                after = one_line(KERNEL_CMDLINE, text, texts[KERNEL_CMDLINE])
-                plan.files.append(FileChange(KERNEL_CMDLINE, text, after))
-            else:
-                raw = next(raw for raw in self.raw if raw.path == carrier.path)
-                plan.files.append(FileChange(raw.path, raw.text, with_options(raw, texts[raw.path])))
+        for path, wanted in texts.items():
+            raw = raws.get(path)
+            after = with_options(raw, wanted) if raw else one_line(KERNEL_CMDLINE, text or "", wanted)
+            change = FileChange(path, read_text(self.root, path), after)
+            plan.files += [change] if change.before != change.after else []
+        changed = {change.path: change.after for change in plan.files}
+        kept = record(self.root, changed, replaced, back, self.text_at, present=bool(request.tokens))
+        plan.files = in_order(plan.files, kept)
+        plan.lost = [] if request.tokens else lost(self.root, self.text_at, back)
         entry = self.default_entry()
-        before = entry.line if entry else text or ""
+        before = entry.line if entry else read_text(self.root, KERNEL_CMDLINE) or ""
         line = " ".join(texts.get(str(entry.file) if entry else KERNEL_CMDLINE, split_texts(before)))
         plan.line_before, plan.line = (before, line) if entry else (None, None)
         plan.before, plan.after = request.about(before), request.about(line)
@@ -149,12 +156,13 @@ class SystemdBootBackend(Backend):
         return plan
 
     def _own_entries(self) -> list[Type1]:
-        """The entries of this installation that are no rescue entries."""
+        """The entries of this installation that are no rescue entries, and the one that boots by itself."""
         machine = (read_text(self.root, "/etc/machine-id") or "").strip()
         return [
             raw
-            for raw in self.raw
-            if not raw.recovery and (not raw.machine_id or not machine or raw.machine_id == machine)
+            for raw, entry in zip(self.raw, self._entries)
+            if (entry.default or not entry.recovery)
+            and (not raw.machine_id or not machine or raw.machine_id == machine)
         ]
 
     # -- applying -----------------------------------------------------------------------------------
@@ -197,14 +205,14 @@ def split_texts(line: str) -> list[str]:
     return [token.text for token in split(line)]
 
 
-def _entry(raw: Type1) -> Entry:
+def _entry(raw: Type1, usual: list[str]) -> Entry:
     return Entry(
         id=f"{raw.id}.conf",
         title=raw.title,
         linux=raw.linux,
         ahead=" ".join(f"initrd={path}" for path in raw.initrd),
         line=" ".join(token.text for token in raw.tokens),
-        recovery=raw.recovery,
+        recovery=raw.recovery(usual),
         file=raw.path,
         file_line=raw.options_line,
         version=raw.version,

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cmp_to_key
 
@@ -32,41 +33,48 @@ class Type1:
     tries_done: int = 0
     tokens: tuple[LineToken, ...] = ()
     initrd: tuple[str, ...] = ()
+    options_lines: tuple[int, ...] = ()
 
     @property
     def options_line(self) -> int:
-        """The number of the first `options` line, from 1; the last line's where there is none."""
-        return self.tokens[0].source.line if self.tokens and self.tokens[0].source else 1
+        """The number of the first `options` line, from 1; 1 where there is none."""
+        return self.options_lines[0] if self.options_lines else 1
 
-    @property
-    def recovery(self) -> bool:
-        """Whether it is meant for repairs."""
+    def recovery(self, usual: Iterable[str] = ()) -> bool:
+        """Whether it is meant for repairs. Arguments that are USUAL, in every entry, are no sign of that."""
         rescue = re.search(r"(^|-)0-rescue(-|$)", self.id) or "rescue" in self.version
-        return bool(rescue) or any(token.text in RESCUE for token in self.tokens)
+        return bool(rescue) or bool({token.text for token in self.tokens} & (RESCUE - set(usual)))
 
 
-def read_entries(root: str, directory: str) -> list[Type1]:
-    """The entries with a `linux` key in DIRECTORY, unsorted. OSErrors propagate."""
+def read_entries(root: str, directory: str, first_options: bool = False) -> list[Type1]:
+    """The entries with a `linux` key in DIRECTORY, unsorted; FIRST_OPTIONS as for parse(). OSErrors propagate."""
     found = []
     for name in list_dir(root, directory) or []:
         if name.endswith(".conf") and not name.startswith("."):
             path = f"{directory}/{name}"
             text = read_text(root, path)
-            entry = parse(path, text) if text is not None else None
+            entry = parse(path, text, first_options) if text is not None else None
             if entry is not None and entry.linux:
                 found.append(entry)
     return found
 
 
-def parse(path: str, text: str) -> Type1:
-    """The entry TEXT of the file PATH."""
+def parse(path: str, text: str, first_options: bool = False) -> Type1:
+    """The entry TEXT of the file PATH.
+
+    systemd-boot joins all `options` lines; GRUB's blscfg.c reads the first alone (FIRST_OPTIONS).
+    """
     fields: dict[str, str] = {}
     options: list[str] = []
     tokens: list[LineToken] = []
     initrd: list[str] = []
+    numbers: list[int] = []
     for number, line in enumerate(text.split("\n"), 1):
         key, value = _field(line)
         if key == "options":
+            numbers.append(number)
+            if first_options and len(numbers) > 1:
+                continue
             options.append(value)
             tokens.extend(LineToken(token.text, Source(path, number)) for token in split(value))
         elif key == "initrd":
@@ -89,6 +97,7 @@ def parse(path: str, text: str) -> Type1:
         tries_done=int(counter.group(2) or 0) if counter else 0,
         tokens=tuple(tokens),
         initrd=tuple(initrd),
+        options_lines=tuple(numbers),
     )
 
 

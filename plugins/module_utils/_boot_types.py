@@ -6,6 +6,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any, Callable
 
+# Where what we keep about the boot files of others lies.
+BACKUP_DIR = "/var/lib/firsttouch"
 # argv, environment to run it with -> (exit status, stdout, stderr)
 Runner = Callable[[list[str], dict[str, str]], tuple[int, str, str]]
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import _files, _irqbalance, _service_state, _services, _thp
-from ._boot_backend import BACKUP_DIR
+from ._boot_types import BACKUP_DIR
 from ._intent import GENERAL, SECTIONS, variables
 from ._ownership import DROPIN, still_there, with_foreign
 from ._plan_document import SCHEMA, compose, named_groups, significant

@@ -63,9 +63,10 @@ options:
   on_conflict:
     description:
       - What to do about an argument of somebody else that contradicts ours.
-      - V(replace) takes exactly that argument out of the file it is written in, with the quotes kept as
-        they are. With GRUB on Debian the file gets its old text back when ours are taken away, unless
-        somebody has changed it since; until then it is in /var/lib/firsttouch/replaced.json.
+      - V(replace) takes exactly that argument out of the places it is written in (files, boot entries, the
+        environment block of GRUB), with the quotes kept as they are. They get their old text back when ours are
+        taken away or do not contradict it any more, unless somebody has changed them since; until then it is in
+        /var/lib/firsttouch/replaced.json. An entry that was made since from the others gets the argument too.
     type: str
     choices: [fail, replace]
     default: fail
@@ -183,7 +184,7 @@ reason:
   description:
     - Why it was refused, such as V(foreign_token), V(overridden_by_dropin), V(line_too_long),
       V(foreign_tokens_changed), V(unsupported_bootloader),
-      V(memory_guard), V(unquoted_value_with_space), V(grubenv_full), V(token_not_generated).
+      V(memory_guard), V(unquoted_value_with_space), V(grubenv_full), V(unclear_entry), V(token_not_generated).
   returned: failure
   type: str
 file:
