@@ -163,7 +163,8 @@ def plan_extra_free(
     kept = _kept(asked, factor, recorded)
     if kept is not None:
         page = facts.topology.page_size_bytes or 4096
-        rows = _watermark.predict(facts.zones, kept, min_free, page_bytes=page)
+        capped = _watermark.movable_is_capped(facts.zones, facts.min_free_kbytes, page)
+        rows = _watermark.predict(facts.zones, kept, 0, page_bytes=page, movable_capped=capped)
         enough = sum(low - low_min for low_min, low, _high in rows) * page
         factor, predicted = (kept, enough) if enough >= asked else (factor, predicted)
     return {"asked_bytes": asked, "scale_factor": factor, "predicted_bytes": predicted}

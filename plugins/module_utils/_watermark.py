@@ -170,6 +170,9 @@ def scale_factor_for(
 ) -> WatermarkPlan:
     """Return the smallest factor (at least the kernel's default) that keeps EXTRA_FREE_BYTES free.
 
+    The factor alone has to do it. A quarter of vm.min_free_kbytes is a distance too where the factor is small, but the
+    kernel computes that anew whenever transparent huge pages are switched (mm/khugepaged.c,
+    set_recommended_min_free_kbytes()) or memory is added, and may then lower it.
     PAGES_BYTES are the huge pages planned per node: what they leave of the node's managed memory must hold
     the high watermark, up to which kswapd reclaims, and ROOM_BYTES besides (one figure, or one per node).
     Raises WatermarkError with reason `extra_free_above_max` or `high_watermark_does_not_fit`, ValueError
@@ -187,7 +190,10 @@ def scale_factor_for(
     def at(factor: int) -> tuple[int, dict[int, int]]:
         return _plan(_watermarks(listed, factor, min_free_kbytes, page_bytes, capped), listed, page_bytes)
 
-    max_bytes = at(max_factor)[0]
+    def lasting(factor: int) -> int:
+        return _plan(_watermarks(listed, factor, 0, page_bytes, capped), listed, page_bytes)[0]
+
+    max_bytes = lasting(max_factor)
     if max_bytes < extra_free_bytes:
         raise WatermarkError(
             "extra_free_above_max",
@@ -198,7 +204,7 @@ def scale_factor_for(
     low, top = DEFAULT_FACTOR, max(max_factor, DEFAULT_FACTOR)
     while low < top:
         middle = (low + top) // 2
-        if at(middle)[0] >= extra_free_bytes:
+        if lasting(middle) >= extra_free_bytes:
             top = middle
         else:
             low = middle + 1
