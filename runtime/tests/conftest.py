@@ -14,9 +14,9 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from weights_host import mounter, on_disk, pool, run_directory, store
+from weights_host import gigantic, mounter, on_disk, pool, run_directory, store
 
-__all__ = ["mounter", "on_disk", "pool", "run_directory", "store"]
+__all__ = ["gigantic", "mounter", "on_disk", "pool", "run_directory", "store"]
 
 # A test that hangs is ended with the stack of each thread, whatever it waits for.
 LIMIT_SECONDS = 1800 if os.environ.get("FIRSTTOUCH_SLOW") == "1" else 120

@@ -6,6 +6,7 @@ The pool is a setting of the whole machine: one test process at a time has it, u
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import gc
 import json
@@ -23,6 +24,7 @@ import pytest
 
 PAGE = 2 << 20
 POOL = Path("/sys/kernel/mm/hugepages/hugepages-2048kB")
+GIGANTIC = Path("/sys/kernel/mm/hugepages/hugepages-1048576kB")
 PAGES = 160
 # More than the pool ever has: a mount of this size is bounded by the pool alone.
 UNBOUNDED = 100_000
@@ -70,28 +72,52 @@ open(file, "w").write(before)
 """
 
 
+@contextlib.contextmanager
+def grown(pool: Path, pages: int, folder: Path, *held: int) -> Iterator[int]:
+    """PAGES more in POOL, mounts below FOLDER; both are taken back at the end, also after a SIGKILL, and the
+    descriptors HELD stay open until then."""
+    file = pool / "nr_hugepages"
+    if not os.access(file, os.W_OK):
+        pytest.skip(f"NO HUGE PAGES: {file} cannot be set here; weights in such pages are not tested")
+    before = int(file.read_text())
+    command = [sys.executable, "-c", KEEPER, str(folder), str(file), str(before)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, pass_fds=held, start_new_session=True) as keeper:
+        try:
+            file.write_text(str(before + pages))
+            given = int((pool / "free_hugepages").read_text()) - int((pool / "resv_hugepages").read_text())
+        except OSError:
+            given = 0
+        if given < pages:
+            pytest.skip(f"NO HUGE PAGES: the kernel did not give {pages} to {file}; weights in them are not tested")
+        yield pages
+    assert keeper.returncode == 0
+
+
 @pytest.fixture(scope="session")
 def pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    """PAGES free pages of 2M for this test session; the former count comes back at the end, also after a SIGKILL."""
-    file = POOL / "nr_hugepages"
-    if not os.access(file, os.W_OK):
-        pytest.skip("NO HUGE PAGES: the pool cannot be set here; weights in hugetlbfs are not tested")
+    """PAGES free pages of 2M for this test session."""
     with open(LOCK, "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        before = count("nr_hugepages")
-        command = [sys.executable, "-c", KEEPER, str(tmp_path_factory.getbasetemp()), str(file), str(before)]
-        with subprocess.Popen(
-            command, stdin=subprocess.PIPE, pass_fds=[lock.fileno()], start_new_session=True
-        ) as keeper:
-            try:
-                file.write_text(str(before + PAGES))
-                given = available()
-            except OSError:
-                given = 0
-            if given < PAGES:
-                pytest.skip("NO HUGE PAGES: the kernel did not give them; weights in hugetlbfs are not tested")
-            yield PAGES
-        assert keeper.returncode == 0
+        with grown(POOL, PAGES, tmp_path_factory.getbasetemp(), lock.fileno()) as pages:
+            yield pages
+
+
+@pytest.fixture
+def gigantic(pool: int, tmp_path: Path) -> Iterator[str]:
+    """A hugetlbfs with the one page of 1 GiB that there is; it is free again at the end."""
+    # Mounts of the test's folder alone are the second keeper's, and the lock is the first one's.
+    with grown(GIGANTIC, 1, tmp_path / "gigantic"):
+        path = tmp_path / "gigantic" / "store"
+        path.mkdir(parents=True)
+        subprocess.run(["mount", "-t", "hugetlbfs", "-o", "pagesize=1G", "none", str(path)], check=True)
+        try:
+            yield str(path)
+            for name in os.listdir(path):
+                os.unlink(path / name)
+            gc.collect()
+            assert [int((GIGANTIC / name).read_text()) for name in ("free_hugepages", "resv_hugepages")] == [1, 0]
+        finally:
+            subprocess.run(["umount", "-l", str(path)], check=True)
 
 
 Mounter = Callable[..., str]
