@@ -14,6 +14,7 @@ import stat
 import tempfile
 
 _MAX_LINKS = 40
+_NULL = os.makedev(1, 3)  # Documentation/admin-guide/devices.txt
 _NOT_SUPPORTED = (errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
@@ -62,12 +63,31 @@ def inside(root: str, real: str) -> str:
 
 
 def read_bytes(root: str, path: str) -> bytes | None:
-    """Return the content of PATH inside ROOT; None when it does not exist. Other OSErrors propagate."""
+    """Return the content of PATH inside ROOT; None when it does not exist. Other OSErrors propagate.
+
+    Never waits: what is neither a regular file nor /dev/null, as a FIFO, is an OSError. /dev/null is empty.
+    """
     try:
-        with open(resolve(root, path), "rb") as handle:
-            return handle.read()
+        fd = os.open(resolve(root, path), os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except (FileNotFoundError, NotADirectoryError):
         return None
+    if not _is_regular(fd, path):
+        return b""
+    with os.fdopen(fd, "rb") as handle:
+        return handle.read()
+
+
+def _is_regular(fd: int, path: str) -> bool:
+    """Whether FD, PATH opened, is a regular file; closed and False for /dev/null, closed and an OSError for others."""
+    status = os.fstat(fd)
+    if stat.S_ISREG(status.st_mode):
+        return True
+    os.close(fd)
+    if stat.S_ISCHR(status.st_mode) and status.st_rdev == _NULL:
+        return False
+    if stat.S_ISDIR(status.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    raise OSError(errno.EINVAL, "not a regular file", path)
 
 
 def read_text(root: str, path: str) -> str | None:

@@ -262,14 +262,15 @@ def has_proc(root: str) -> bool:
 
 def read_live(root: str, key: str) -> Live:
     """Read KEY (any spelling) from ROOT/proc/sys; unreadable and absent are different answers."""
-    path = proc_path(root, key)
     try:
-        with open(path, "rb") as handle:
-            return Live("value", clean(handle.read().decode("utf-8", "surrogateescape")))
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-        return Live("unknown_key" if has_proc(root) else "no_proc")
+        text = read_text(root, f"{PROC_SYS}/{check_key(key)}")
+    except IsADirectoryError:
+        text = None
     except OSError as exc:
         return Live("permission_denied" if exc.errno in (errno.EACCES, errno.EPERM) else "read_error")
+    if text is None:
+        return Live("unknown_key" if has_proc(root) else "no_proc")
+    return Live("value", clean(text))
 
 
 def clean(value: str) -> str:

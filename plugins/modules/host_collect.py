@@ -13,6 +13,8 @@ description:
   - Records the files of C(/proc), C(/sys), C(/etc) and C(/boot) that this collection reads, as one archive on
     the controller. Unpacked, it
     serves as O(firsttouch.host.numa_topology_info#module:sysroot) of every module that has such an option.
+  - Of the processes only the threads on isolated CPUs are recorded (when all can be seen), of the packages only those
+    of kernels and drivers. Who has huge pages mapped is no part of a recording.
   - Only reads on the host, opens nothing but regular files, and stops at a limit of size, number and time.
   - Host names, addresses, UUIDs, machine ids, serial numbers, people's accounts and values that look like
     secrets are replaced, each by

@@ -55,6 +55,17 @@ def test_reading(tmp_path: Path) -> None:
     assert not _files.exists(root, "/a/b")
 
 
+def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "link").symlink_to("fifo")
+    for name in ("/fifo", "/link"):
+        with pytest.raises(OSError, match="not a regular file"):
+            _files.read_bytes(str(tmp_path), name)
+    assert _files.read_bytes("/", "/dev/null") == b""
+    with pytest.raises(OSError, match="not a regular file"):
+        _files.read_bytes("/", "/dev/zero")
+
+
 def test_names_come_in_byte_order(tmp_path: Path) -> None:
     for name in ("b", "B", "_", "é", "10", "9", "zzz"):
         (tmp_path / name).touch()

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import tempfile
 from pathlib import Path
 from typing import Any, Callable
@@ -15,6 +16,7 @@ from typing import Any, Callable
 import pytest
 import verified_host as vh
 from ansible_collections.firsttouch.host.plugins.module_utils import _sched
+from ansible_collections.firsttouch.host.plugins.module_utils._collect import collect
 from broken_hosts import BROKEN, UNIT, remove, replace
 from support import put, run_module
 
@@ -572,6 +574,58 @@ def test_what_an_unprivileged_user_cannot_read_is_not_evaluated(host: Path) -> N
     ):
         assert (rows[key]["status"], rows[key]["reason"]) == ("not_evaluated", "permission_denied"), key
         assert rows[key]["source"] == path
+
+
+FIFOS = (
+    "/etc/sysctl.d/50-x.conf",
+    "/etc/sysctl.conf",
+    "/etc/default/grub",
+    "/etc/default/grub.d/50-x.cfg",
+    "/etc/tmpfiles.d/x.conf",
+    "/etc/systemd/system/x.service",
+    "/etc/systemd/system/dev-hugepages\\x2dft.mount",
+    "/etc/tuned/active_profile",
+    "/etc/fstab",
+    "/etc/group",
+    "/etc/firsttouch/plan.json",
+    "/boot/grub/grub.cfg",
+    "/boot/grub/grubenv",
+    "/proc/sys/vm/swappiness",
+    "/proc/cmdline",
+    "/proc/meminfo",
+    "/proc/zoneinfo",
+    "/proc/self/mountinfo",
+    "/proc/612/environ",
+    "/proc/612/maps",
+    "/sys/devices/system/cpu/isolated",
+    "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages",
+    "/var/lib/dpkg/status",
+)
+
+
+class Waited(BaseException):
+    """No check may catch it, as it does an OSError."""
+
+
+@pytest.mark.parametrize("path", FIFOS)
+def test_no_reader_waits_for_what_is_no_file(host: Path, path: str) -> None:
+    def waited(_signal: int, _frame: object) -> None:
+        raise Waited(path)
+
+    target = host / path.lstrip("/")
+    target.unlink(missing_ok=True)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    os.mkfifo(target)
+    before = signal.signal(signal.SIGALRM, waited)
+    signal.alarm(20)
+    try:
+        result = verify(host)
+        recording = collect(str(host))
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+    assert result.get("failed") or not [row for row in result["results"] if row["status"] == "error"]
+    assert recording.archive
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to drop privileges")
