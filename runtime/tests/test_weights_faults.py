@@ -11,6 +11,8 @@ import json
 import os
 import signal
 import subprocess
+import sys
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,7 +21,7 @@ from typing import Any
 import pytest
 
 from firsttouch import _linux, errors, weights
-from weights_host import PAGE, UNBOUNDED, Mounter, available, child, make_model, passable, settled
+from weights_host import PAGE, SRC, UNBOUNDED, Mounter, available, child, make_model, passable, settled
 
 pytestmark = pytest.mark.usefixtures("run_directory")
 
@@ -433,3 +435,64 @@ def test_folder_without_rights(store: str, tmp_path: Path) -> None:
     run_dir.chmod(0o777)
     status, said = run(model, store, uid=65534)
     assert status == 9 and "no file can be made" in said["text"], said
+
+
+def test_replaced_between_its_two_descriptors(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file that direct reads go to is the one whose header was checked, also when the name moves in between."""
+    model = make_model(tmp_path / "m")
+    other = make_model(tmp_path / "n", seed=9) / "model.safetensors"
+    real, path = os.open, str(model / "model.safetensors")
+
+    def moving(name: Any, flags: int, *rest: Any, **more: Any) -> int:
+        if name == path and flags & os.O_DIRECT and other.exists():
+            other.rename(path)
+        return real(name, flags, *rest, **more)
+
+    monkeypatch.setattr(os, "open", moving)
+    with pytest.raises(errors.SourceChangedError, match="another file than its header was read from"):
+        weights.load(model, directory=store)
+    nothing_left(store)
+
+
+SWAPPER = """
+import itertools, sys
+from firsttouch import weights
+print(flush=True)
+for number in itertools.count():
+    weights.load(sys.argv[2 + number % 2], name="m", directory=sys.argv[1], replace=True, checksum="none")
+"""
+
+
+def test_opened_while_it_is_swapped(store: str, tmp_path: Path) -> None:
+    """A worker that opens a name in the middle of swaps gets one generation or the next, never an error."""
+    models = [str(make_model(tmp_path / name, size=1 << 16, seed=seed)) for seed, name in ((0, "a"), (9, "b"))]
+    weights.load(models[1], name="m", directory=store)
+    env = {**os.environ, "PYTHONPATH": str(SRC)}
+    command = [sys.executable, "-c", SWAPPER, store, *models]
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE) as swapper:
+        try:
+            assert swapper.stdout and swapper.stdout.readline()
+            generations, deadline = set(), time.monotonic() + 3
+            while time.monotonic() < deadline:
+                with weights.open("m", directory=store) as found:
+                    generations.add(found.generation)
+                assert weights.ls(store)
+        finally:
+            swapper.kill()
+    assert len(generations) > 5
+    weights.rm("m", directory=store)
+
+
+def test_gc_and_rm_in_mid_load(store: str, big: Path) -> None:
+    """While a model is loading, gc leaves it alone and says so, rm is refused; neither reaches what has no name yet."""
+    weights.load(make_model(big.parent / "before", size=1 << 16), name="m", directory=store)
+    seen: list[Any] = []
+
+    def meddle() -> None:
+        seen.append(weights.gc(directory=store))
+        with pytest.raises(errors.LoaderBusyError):
+            weights.rm("m", directory=store)
+
+    weights.load(big, name="m", directory=store, replace=True, threads=1, step=at("read", meddle))
+    assert seen == [{"busy": ["m"]}]
+    assert weights.verify("m", deep=True, directory=store)["chunks"] == 3

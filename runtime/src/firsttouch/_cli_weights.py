@@ -14,7 +14,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from firsttouch import _checksums, _loader, _pool, _progress, _store, weights
 from firsttouch.errors import ArgumentError, FirstTouchError, WeightsError
@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.write("firsttouch weights: interrupted, nothing is left of it\n")
         return 130
     if args.json:
-        print(json.dumps(document, indent=1))
+        sys.stdout.write(json.dumps(document, indent=1) + "\n")
     else:
         args.show(document)
     return int(document.get("exit_status", 0)) if isinstance(document, dict) else 0
@@ -184,24 +184,24 @@ def _plan(args: argparse.Namespace) -> dict[str, Any]:
 def _show_plan(found: dict[str, Any]) -> None:
     size = _pool.size_text(found["page_bytes"])
     copies = f" for each of {found['images']} nodes" if found["images"] > 1 else ""
-    print(f"{found['model']}: {found['tensors']} tensors, {human(found['model_bytes'])}, from {found['source']}")
-    print(f"  takes  {found['pages']} pages of {size}{copies}, in {found['directory']} ({found['backend']})")
+    _say(f"{found['model']}: {found['tensors']} tensors, {human(found['model_bytes'])}, from {found['source']}")
+    _say(f"  takes  {found['pages']} pages of {size}{copies}, in {found['directory']} ({found['backend']})")
     facts = found["facts"]
     if found["backend"] == _pool.HUGETLBFS:
         nodes = "".join(f", node {node} {free}" for node, free in facts["nodes"].items())
-        print(f"  pool   {facts['total']} pages, {facts['free']} free{nodes}, {facts['reserved']} of them reserved")
+        _say(f"  pool   {facts['total']} pages, {facts['free']} free{nodes}, {facts['reserved']} of them reserved")
     if facts["mount_free"] is not None:
-        print(f"  mount  {facts['mount_free']} pages left of its size")
+        _say(f"  mount  {facts['mount_free']} pages left of its size")
     for row in facts["cgroup"]:
-        print(f"  group  {row['room']} pages left in {row['file']}")
+        _say(f"  group  {row['room']} pages left in {row['file']}")
     for file, row in found["applied"].items():
-        print(f"  grown  {file}: {row['before']} -> {row['after']}, until the next reboot")
+        _say(f"  grown  {file}: {row['before']} -> {row['after']}, until the next reboot")
     _show_warnings(found)
     if found["problem"]:
-        print(f"  NO: {found['problem']['message']}")
-        print(f"  fix: {found['problem']['hint']}")
+        _say(f"  NO: {found['problem']['message']}")
+        _say(f"  fix: {found['problem']['hint']}")
     else:
-        print("  fits")
+        _say("  fits")
 
 
 def _load(args: argparse.Namespace) -> dict[str, Any]:
@@ -246,23 +246,23 @@ def _expected(words: list[str]) -> str | dict[str, str] | None:
 
 def _show_image(found: dict[str, Any]) -> None:
     if not found["loaded"]:
-        print(f"{found['model']}: loaded before, generation {found['generation']}, nothing done")
+        _say(f"{found['model']}: loaded before, generation {found['generation']}, nothing done")
     else:
         took = f"in {found['seconds']:.2f} s, {human(found['bytes_per_s'])}/s"
-        print(f"{found['model']}: {human(found['model_bytes'])} {took}, generation {found['generation']}")
+        _say(f"{found['model']}: {human(found['model_bytes'])} {took}, generation {found['generation']}")
     for path in found["paths"]:
-        print(f"  image    {path}")
+        _say(f"  image    {path}")
     nodes = ", ".join(f"node {node} {count}" for node, count in found["nodes"].items())
-    print(f"  pages    {found['pages']} ({nodes or 'nodes not known'}), checksum {found['checksum']}")
+    _say(f"  pages    {found['pages']} ({nodes or 'nodes not known'}), checksum {found['checksum']}")
     for path in found["removed"]:
-        print(f"  removed  {path}")
+        _say(f"  removed  {path}")
     if found["loaded"]:
         _show_warnings(found)
 
 
 def _show_warnings(found: dict[str, Any]) -> None:
     for text in found["warnings"]:
-        print(f"  warning: {text}")
+        _say(f"  warning: {text}")
 
 
 def _ls(args: argparse.Namespace) -> dict[str, Any]:
@@ -300,9 +300,9 @@ def _show_ls(found: dict[str, Any]) -> None:
         rows.append((name, str(row["generation"]), human(row["bytes"]), pages, nodes, str(len(row["mappers"])), state))
     widths = [max(len(row[column]) for row in rows) for column in range(6)]
     for row in rows:
-        print("  ".join([*(text.ljust(width) for text, width in zip(row, widths, strict=False)), row[6]]).rstrip())
+        _say("  ".join([*(text.ljust(width) for text, width in zip(row, widths, strict=False)), row[6]]).rstrip())
     if found["images"] and found["processes_not_seen"]:
-        print(f"{found['processes_not_seen']} processes could not be looked at: MAPPERS may be more")
+        _say(f"{found['processes_not_seen']} processes could not be looked at: MAPPERS may be more")
 
 
 def _verify(args: argparse.Namespace) -> dict[str, Any]:
@@ -311,7 +311,7 @@ def _verify(args: argparse.Namespace) -> dict[str, Any]:
 
 def _show_verify(found: dict[str, Any]) -> None:
     chunks = f", {found['chunks']} chunks by {found['checksum']}" if found["chunks"] else ""
-    print(f"{found['image']}: ok: {found['tensors']} tensors in {found['shards']} files{chunks}")
+    _say(f"{found['image']}: ok: {found['tensors']} tensors in {found['shards']} files{chunks}")
 
 
 def _rm(args: argparse.Namespace) -> dict[str, Any]:
@@ -320,7 +320,7 @@ def _rm(args: argparse.Namespace) -> dict[str, Any]:
 
 def _show_rm(found: dict[str, Any]) -> None:
     for path in found["removed"]:
-        print(f"removed  {path}")
+        _say(f"removed  {path}")
 
 
 def _gc(args: argparse.Namespace) -> dict[str, Any]:
@@ -331,9 +331,9 @@ def _show_gc(found: dict[str, Any]) -> None:
     word = "would remove" if found["dry_run"] else "removed"
     rows = [(reason, path) for reason, paths in found.items() if reason != "dry_run" for path in paths]
     for reason, path in rows:
-        print(f"busy, left alone  {path}" if reason == "busy" else f"{word}  {path}  ({reason})")
+        _say(f"busy, left alone  {path}" if reason == "busy" else f"{word}  {path}  ({reason})")
     if not rows:
-        print("nothing to remove")
+        _say("nothing to remove")
 
 
 def _stat(args: argparse.Namespace) -> dict[str, Any]:
@@ -359,11 +359,11 @@ def _stat(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _show_stat(found: dict[str, Any]) -> None:
-    print(f"process {found['pid']}: {found['minor_faults']} minor and {found['major_faults']} major faults")
-    print(f"  page tables  {found['page_tables_kb']} kB")
-    print(f"  resident     {found['rss_kb']} kB, and {found['hugetlb_kb']} kB in huge pages by its own page tables")
+    _say(f"process {found['pid']}: {found['minor_faults']} minor and {found['major_faults']} major faults")
+    _say(f"  page tables  {found['page_tables_kb']} kB")
+    _say(f"  resident     {found['rss_kb']} kB, and {found['hugetlb_kb']} kB in huge pages by its own page tables")
     for path in found["images"]:
-        print(f"  image        {path}")
+        _say(f"  image        {path}")
 
 
 def _described(error: FirstTouchError) -> dict[str, Any]:
@@ -372,12 +372,19 @@ def _described(error: FirstTouchError) -> dict[str, Any]:
 
 def _failed(error: FirstTouchError, as_json: bool) -> int:
     if as_json:
-        print(json.dumps({"error": _described(error), "exit_status": error.exit_status}, indent=1, default=str))
+        document = {"error": _described(error), "exit_status": error.exit_status}
+        sys.stdout.write(json.dumps(document, indent=1, default=str) + "\n")
     else:
-        sys.stderr.write(f"firsttouch weights: {error.code}: {error.message}\n")
+        _say(f"firsttouch weights: {error.code}: {error.message}", sys.stderr)
         if error.hint:
-            sys.stderr.write(f"  fix: {error.hint}\n")
+            _say(f"  fix: {error.hint}", sys.stderr)
     return error.exit_status
+
+
+def _say(text: str, out: TextIO | None = None) -> None:
+    """Print a line; what a file or tensor is called may hold anything, and a terminal must not obey it."""
+    safe = "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
+    (out or sys.stdout).write(f"{safe}\n")
 
 
 def human(count: float) -> str:

@@ -187,7 +187,8 @@ def _readers(job: Job, warnings: list[str]) -> Iterator[list[_Reader]]:
                 direct = stack.enter_context(_direct(source.path))
             except OSError as error:
                 raise _sources.unreadable(source.path, error) from error
-            if _sources.stamp_of(fd) != source.stamp:
+            stamps = {_sources.stamp_of(one) for one in (fd, direct) if one >= 0}
+            if stamps != {source.stamp}:
                 raise _sources.changed(source.path, "it is another file than its header was read from")
             readers.append(_Reader(source, fd, direct))
         yield readers

@@ -23,6 +23,8 @@ from firsttouch.errors import LoaderBusyError, NotReadyError, WeightsError
 
 RUN_ENV = "FIRSTTOUCH_RUN_DIR"
 RUN_DIRECTORY = "/run/firsttouch"
+# How often in a row a swap may come between a list and a look before it is taken for what is there.
+RACES = 100
 # proc_pid_maps(5): range, rights, offset, device, inode.
 _MAP_LINE = re.compile(r"\S+ \S+ \S+ (\S+) ([0-9]+)")
 
@@ -51,15 +53,27 @@ def entries(directories: Iterable[str], model: str | None = None) -> list[Entry]
 
     Of several folders, which then are all mounts of this host, one that may not be read is left out.
     """
-    found = []
+    found: list[Entry] = []
     directories = list(directories)
     for directory in directories:
-        for file in _listed(directory, strict=len(directories) == 1):
-            name = _image.parse_image_name(file)
-            if name and model in (None, name.model):
-                with contextlib.suppress(FileNotFoundError):
-                    found.append(read_entry(os.path.join(directory, file), name))
+        found += _entries_of(directory, model, strict=len(directories) == 1)
     return sorted(found, key=lambda row: (row.name.model, -row.name.generation, row.name.node or 0, row.path))
+
+
+def _entries_of(directory: str, model: str | None, strict: bool) -> list[Entry]:
+    """The images of one folder. One that went away since the folder was listed made room for one that was not in
+    the list, so it is listed again: a model that is swapped over and over is always there.
+    """
+    found: list[Entry] = []
+    for _ in range(RACES):
+        names = [(file, _image.parse_image_name(file)) for file in _listed(directory, strict)]
+        wanted = [(file, name) for file, name in names if name and model in (None, name.model)]
+        found = []
+        with contextlib.suppress(FileNotFoundError):
+            found.extend(read_entry(os.path.join(directory, file), name) for file, name in wanted)
+        if len(found) == len(wanted):
+            break
+    return found
 
 
 def _listed(directory: str, strict: bool) -> list[str]:

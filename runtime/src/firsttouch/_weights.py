@@ -32,23 +32,30 @@ def open_weights(
     """
     if isinstance(name, int):
         return Weights(os.dup(name), f"fd {name}", expect, populate)
-    text = os.fspath(name)
-    shard = None
+    for left in reversed(range(_store.RACES)):
+        path, shard = _place_of(os.fspath(name), directory)
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except OSError as error:
+            # A swap removed it since its name was found: the next generation has the name by now.
+            if isinstance(error, FileNotFoundError) and left:
+                continue
+            raise NotReadyError(
+                f"{path} cannot be opened: {error.strerror}",
+                hint="become a member of its group" if isinstance(error, PermissionError) else "load the model",
+                facts={"reason": "unreadable", "image": path, "errno": error.errno},
+            ) from error
+        return Weights(fd, path, expect, populate, shard)
+    raise AssertionError("the last try raised")
+
+
+def _place_of(text: str, directory: str | None) -> tuple[str, str | None]:
+    """The image that TEXT stands for, and the one file of it that is meant, if it is one of several."""
     if _image.parse_image_name(os.path.basename(text)) and "/" in text:
-        path = text
-    elif "/" in text or (os.path.exists(text) and not _image.is_model_name(text)):
-        path, shard = _by_source(text, _pool.directories(directory))
-    else:
-        path = _store.resolve(text, _pool.directories(directory)).path
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError as error:
-        raise NotReadyError(
-            f"{path} cannot be opened: {error.strerror}",
-            hint="become a member of its group" if isinstance(error, PermissionError) else "load the model",
-            facts={"reason": "unreadable", "image": path, "errno": error.errno},
-        ) from error
-    return Weights(fd, path, expect, populate, shard)
+        return text, None
+    if "/" in text or (os.path.exists(text) and not _image.is_model_name(text)):
+        return _by_source(text, _pool.directories(directory))
+    return _store.resolve(text, _pool.directories(directory)).path, None
 
 
 def _by_source(path: str, directories: list[str]) -> tuple[str, str | None]:
