@@ -7,12 +7,14 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: rollout_check
-short_description: Check serial and hooks of a rollout before its first host
+short_description: Check variables, serial and hooks of a rollout before its first host
 version_added: 0.1.0
 description:
   - Runs on the controller only; the host is not contacted.
   - Fails when the inventory sets C(firsttouch_serial). The play reads its batch sizes before any host variable exists,
     so a value in the inventory would be ignored silently; only C(-e firsttouch_serial=...) has an effect.
+  - Fails when a host of the play has a variable with the prefix C(firsttouch_) that nothing reads, as a misspelt one,
+    and names the nearest right name.
   - Resolves each hook to an absolute path and fails when the file is missing or is no list of tasks.
 attributes:
   check_mode:
