@@ -147,6 +147,17 @@ def test_changed_service(tmp_path: Path, restart: bool, calls: list[str], pendin
     assert (ctl.calls, plan.pending) == (calls, pending)
 
 
+@pytest.mark.parametrize(("running", "calls"), [(True, ["restart a.service"]), (False, [])])
+def test_a_unit_restarts_when_what_it_reads_has_changed(
+    tmp_path: Path, running: bool, calls: list[str]
+) -> None:
+    ctl = Systemctl()
+    go(tmp_path, [unit(state="started" if running else None)], run=ctl)
+    ctl.calls.clear()
+    plan = go(tmp_path, [unit(restart=True)], run=ctl)
+    assert (ctl.calls, plan.changes) == (calls, [])
+
+
 def test_changed_mount_stops_and_starts(tmp_path: Path) -> None:
     ctl = Systemctl()
     go(tmp_path, [unit("a.mount", state="started")], run=ctl)
