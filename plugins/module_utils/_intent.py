@@ -22,6 +22,7 @@ CONCERNS: dict[str, tuple[str, ...]] = {
     "thp": ("thp",),
     "services": ("conflicting_services",),
     "runtime": ("runtime_state", "models", "servers"),
+    "kubelet": ("kubelet",),
 }
 MODIFIERS: dict[str, tuple[str, ...]] = {"hugepages": ("hugepages_method", "reserve_floor_bytes")}
 # Variables of no section: nothing is applied for them (see _plan_numa).

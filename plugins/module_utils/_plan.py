@@ -16,7 +16,7 @@ from . import _plan_mounts, _plan_runtime, _plan_sysctls
 from ._intent import CONCERNS, GENERAL, SECTIONS, Judge, Refusal, check_names, is_absent, variables
 from ._plan_document import COLLECTION, SCHEMA, compose, settle, topology_summary
 from ._plan_effect import check_effect
-from ._plan_facts import Facts, read_facts
+from ._plan_facts import Facts, read_facts, with_kubelet
 from ._plan_fit import floors
 from ._plan_numa import plan_numa
 from ._plan_sections import BUILDERS, Job, has
@@ -101,7 +101,7 @@ def facts_for(
     """
     given = Topology.from_dict(topology) if topology is not None else None
     mounts = intent.get("hugetlbfs_mounts")
-    return read_facts(
+    facts = read_facts(
         root,
         given,
         kernel,
@@ -109,6 +109,7 @@ def facts_for(
         paths=_plan_mounts.mount_paths(mounts),
         users=_plan_mounts.mount_owners(mounts),
     )
+    return facts if intent.get("kubelet") is None else with_kubelet(facts, root)
 
 
 def _wishes(section: str, intent: Mapping[str, Any], revert: bool) -> tuple[dict[str, Any], set[str]]:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from . import _services, _thp, _watermark
+from . import _kubelet_host, _services, _thp, _watermark
 from ._cmdline import split
 from ._kernel_args import KernelFacts
 from ._kernel_images import installed_releases
@@ -60,6 +60,8 @@ class Facts:
     mounts: Mapping[str, str] = field(default_factory=dict)
     full_dirs: frozenset[str] = frozenset()
     signs: Signs = field(default_factory=Signs)
+    kubelet: _kubelet_host.Kubelet | None = None
+    kubelet_error: _kubelet_host.KubeletError | None = None
     warnings: tuple[str, ...] = ()
 
 
@@ -100,6 +102,18 @@ def read_facts(
         signs=read_signs(root),
         warnings=tuple(trouble),
     )
+
+
+def with_kubelet(facts: Facts, root: str) -> Facts:
+    """FACTS with the kubelet of the host below ROOT, or with why it cannot be read."""
+    try:
+        return replace(facts, kubelet=_kubelet_host.read_kubelet(root))
+    except _kubelet_host.KubeletError as exc:
+        return replace(facts, kubelet_error=exc)
+    except OSError as exc:
+        text = f"{exc.filename}: {exc.strerror}"
+        error = _kubelet_host.KubeletError("kubelet_unknown", text, str(exc.filename))
+        return replace(facts, kubelet_error=error)
 
 
 def _claims(tree: Tree) -> tuple[_services.Claim, ...] | None:

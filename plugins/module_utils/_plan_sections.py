@@ -12,6 +12,7 @@ from . import (
     _plan_cpus,
     _plan_fit,
     _plan_hugepages,
+    _plan_kubelet,
     _plan_mounts,
     _plan_runtime,
     _plan_sysctls,
@@ -185,6 +186,16 @@ def services(job: Job) -> dict[str, Any]:
     return {"variables": ["conflicting_services"], "mode": mode, "stop": stop, "tokens": []}
 
 
+def kubelet(job: Job) -> dict[str, Any]:
+    """Without the variable the file stays known, so that whoever removes it finds it."""
+    recorded: Mapping[str, Any] = job.planned.get("kubelet") or {}
+    gone = {"file": recorded.get("file"), "root_dir": recorded.get("root_dir"), "config": None, "tokens": []}
+    if "kubelet" not in job.intent:
+        return {"variables": [], **gone, "drained": False, "reserved": {}}
+    body = _plan_kubelet.plan_kubelet(job.intent["kubelet"], job.facts, job.planned, job.judge)
+    return {"variables": ["kubelet"], **gone, **body}
+
+
 def runtime(job: Job) -> dict[str, Any]:
     """Made of the sections before it: mounts of the pages, isolated CPUs."""
     names = []
@@ -229,4 +240,5 @@ BUILDERS = {
     "thp": thp,
     "services": services,
     "runtime": runtime,
+    "kubelet": kubelet,
 }

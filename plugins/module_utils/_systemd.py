@@ -81,7 +81,7 @@ def install_links(name: str, content: str) -> dict[str, str]:
     """
     found: dict[str, list[str]] = {}
     section = ""
-    for line in _logical_lines(content):
+    for line in logical_lines(content):
         if line.startswith("["):
             section = line
         elif section == "[Install]" and "=" in line:
@@ -97,7 +97,7 @@ def install_links(name: str, content: str) -> dict[str, str]:
     return links
 
 
-def _logical_lines(content: str) -> Iterable[str]:
+def logical_lines(content: str) -> Iterable[str]:
     held = ""
     for raw in content.split("\n"):
         line = raw.strip()

@@ -33,7 +33,7 @@ options:
       - The sections to plan; the others are taken from the record on the host. All of them when omitted.
     type: list
     elements: str
-    choices: [hugepages, vm_sysctls, cpu_isolation, rt_scheduling, thp, services, runtime]
+    choices: [hugepages, vm_sysctls, cpu_isolation, rt_scheduling, thp, services, runtime, kubelet]
   revert:
     description:
       - Plan every concern as absent, whatever O(intent) says.

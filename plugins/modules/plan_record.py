@@ -34,7 +34,7 @@ options:
       - The sections of O(plan) to record; the others stay as recorded. All of them when omitted.
     type: list
     elements: str
-    choices: [hugepages, vm_sysctls, cpu_isolation, rt_scheduling, thp, services, runtime]
+    choices: [hugepages, vm_sysctls, cpu_isolation, rt_scheduling, thp, services, runtime, kubelet]
   before:
     description:
       - Sysctls and the values to record as first found, for keys that have none yet. Live values are read when omitted.
