@@ -25,7 +25,7 @@ class ActionModule(ActionBase):
     def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
         super().run(tmp, task_vars)
         args = dict(self._task.args)
-        wheels_dir = args.pop("wheels_dir", None) or None
+        wheels_dir = _folder(args.pop("wheels_dir", None), task_vars or {})
         if args.get("state", "present") == "absent":
             return self._execute_module(module_args=args, task_vars=task_vars)
         found = self._execute_module(module_args={"state": "query"}, task_vars=task_vars)
@@ -45,19 +45,14 @@ class ActionModule(ActionBase):
         finally:
             self._remove_tmp_path(self._connection._shell.tmpdir)
 
-    def _choose(self, found: dict[str, t.Any], wheels_dir: str | None) -> tuple[str, list[_wheels.Wheel]]:
+    def _choose(self, found: dict[str, t.Any], folder: Path | None) -> tuple[str, list[_wheels.Wheel]]:
         libc = found["glibc"]
         host = _wheels.Host(
             (found["python"][0], found["python"][1]), found["machine"], (libc[0], libc[1]) if libc else None
         )
-        folder = None
-        if wheels_dir:
-            folder = Path(
-                os.path.abspath(os.path.join(self._loader.get_basedir(), os.path.expanduser(wheels_dir)))
-            )
-            if not folder.is_dir():
-                text = f"{_wheels.VARIABLE}: {folder} is no directory on the controller"
-                raise _wheels.WheelError("wheel_missing", text)
+        if folder is not None and not folder.is_dir():
+            text = f"{_wheels.VARIABLE}: {folder} is no directory on the controller"
+            raise _wheels.WheelError("wheel_missing", text)
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "firsttouch" / "wheels"
         return _wheels.wheel_set(SOURCE, host, folder, cache)
 
@@ -78,3 +73,11 @@ class ActionModule(ActionBase):
             paths.append(place)
         self._fixup_perms2([remote, *paths])
         return self._execute_module(module_args={**args, "wheels_at": remote}, task_vars=task_vars)
+
+
+def _folder(given: str | None, task_vars: dict[str, t.Any]) -> Path | None:
+    """The directory GIVEN, absolute or beside the inventory, as the hooks of a rollout are."""
+    if not given:
+        return None
+    base = task_vars.get("inventory_dir") or os.getcwd()
+    return Path(os.path.abspath(os.path.join(base, os.path.expanduser(given))))
