@@ -89,12 +89,11 @@ class SystemdBootBackend(Backend):
 
     def _default_index(self, images: list[str]) -> int | None:
         """The entry systemd-boot selects (boot.c config_select_default_entry); None where that is unknown."""
-        oneshot = _efi_variable(self.root, "LoaderEntryOneShot")
-        chosen = oneshot or _efi_variable(self.root, "LoaderEntryDefault")
-        configured = next((value for key, value, _source in reversed(self.loader) if key == "default"), None)
-        if configured == "@saved":
-            configured = _efi_variable(self.root, "LoaderEntryLastBooted")
-        for pattern in (chosen, configured):
+        named = [_efi_variable(self.root, name) for name in ("LoaderEntryOneShot", "LoaderEntryDefault")]
+        named.append(next((value for key, value, _source in reversed(self.loader) if key == "default"), None))
+        for pattern in named:
+            if pattern == "@saved":
+                pattern = _efi_variable(self.root, "LoaderEntryLastBooted")
             if pattern:
                 index = next((i for i, raw in enumerate(self.raw) if _matches(pattern, raw)), None)
                 if index is not None and not _matches_image(pattern, images):

@@ -125,8 +125,7 @@ class _Collector:
             self.skipped[path] = f"larger than {self.limits.file_bytes} bytes"
             return
         if self.scrubber:
-            text = self.scrubber.text(real, data.decode("utf-8", "surrogateescape"))
-            data = text.encode("utf-8", "surrogateescape")
+            data = self.scrubber.data(real, data)
         self.add(real, "script" if status.st_mode & 0o111 else "file", data)
 
     def _dangling(self, path: str) -> None:

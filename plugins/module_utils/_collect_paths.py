@@ -12,6 +12,7 @@ from ._services import TABLE
 CPU = "/sys/devices/system/cpu"
 NODE = "/sys/devices/system/node"
 GRUB = ("/boot/grub", "/boot/grub2", "/boot/efi/EFI/*")
+EFIVARS = "/sys/firmware/efi/efivars"
 SYSCTL_DIRS = ("/etc/sysctl.d", "/run/sysctl.d", "/usr/local/lib/sysctl.d", "/usr/lib/sysctl.d")
 TMPFILES_DIRS = ("/etc/tmpfiles.d", "/run/tmpfiles.d", "/usr/local/lib/tmpfiles.d", "/usr/lib/tmpfiles.d")
 UNIT_DIRS = ("/etc/systemd/system", "/run/systemd/system", "/usr/lib/systemd/system")
@@ -92,6 +93,7 @@ CONTENT = (
     *(f"{base}/grubenv" for base in GRUB),
     *(f"{base}/loader/entries/*.conf" for base in ("/boot", "/efi", "/boot/efi")),
     *(f"{base}/loader/loader.conf" for base in ("/boot", "/efi", "/boot/efi")),
+    *(f"{EFIVARS}/Loader{name}-*" for name in ("Info", "EntryOneShot", "EntryDefault", "EntryLastBooted")),
     "/etc/fstab",
     "/etc/passwd",
     "/etc/group",
@@ -148,6 +150,7 @@ PRESENCE = (
     "/boot/initramfs*",
     "/boot/grub*/*/normal.mod",
     *(f"{base}/EFI/Linux/*.efi" for base in ("/boot", "/efi", "/boot/efi")),
+    *(f"{base}/EFI/systemd/systemd-boot*.efi" for base in ("/boot", "/efi", "/boot/efi")),
     *(f"/usr/sbin/{tool}" for tool in ("update-grub", "grub2-mkconfig", "grubby", "irqbalance", "tuned")),
     *(f"/usr/bin/{tool}" for tool in ("grub*-editenv", "grub*-script-check", "bootctl", "kernel-install")),
     "/etc/zipl.conf",

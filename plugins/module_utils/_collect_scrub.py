@@ -56,6 +56,15 @@ class Scrubber:
         """PATH without machine ids and host names."""
         return self._ids(path)
 
+    def data(self, path: str, data: bytes) -> bytes:
+        """DATA as recorded for PATH."""
+        if path.startswith("/sys/firmware/efi/efivars/"):
+            # Four bytes of attributes, then UTF-16; names of boot entries have the machine's id in them.
+            text = self._ids(data[4:].decode("utf-16-le", "surrogatepass"))
+            return data[:4] + text.encode("utf-16-le", "surrogatepass")
+        text = self.text(path, data.decode("utf-8", "surrogateescape"))
+        return text.encode("utf-8", "surrogateescape")
+
     def text(self, path: str, text: str) -> str:
         """TEXT as recorded for PATH."""
         if path.startswith("/sys/") or path in (

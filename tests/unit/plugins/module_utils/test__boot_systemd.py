@@ -77,6 +77,20 @@ def test_firmware_variables_come_before_the_file(tmp_path: Path) -> None:
     assert "6.12.9" in info(root)["default_entry"]
     efi_variable(root, "LoaderEntryOneShot", f"{MACHINE}-6.12.48+deb13-amd64.conf")
     assert "6.12.48" in info(root)["default_entry"]
+    efi_variable(root, "LoaderEntryOneShot", "gone.conf")
+    assert "6.12.9" in info(root)["default_entry"], "one that is not there is as good as none"
+
+
+@pytest.mark.parametrize("where", ["variable", "file"])
+def test_the_entry_that_booted_last_boots_again_where_that_is_asked_for(where: str, tmp_path: Path) -> None:
+    root = host(tmp_path)
+    if where == "variable":
+        efi_variable(root, "LoaderEntryDefault", "@saved")
+    else:
+        put(root, "/boot/efi/loader/loader.conf", "default @saved\n")
+    assert "6.12.48" in info(root)["default_entry"]
+    efi_variable(root, "LoaderEntryLastBooted", f"{MACHINE}-6.12.9+deb13-amd64.conf")
+    assert "6.12.9" in info(root)["default_entry"]
 
 
 @pytest.mark.parametrize(

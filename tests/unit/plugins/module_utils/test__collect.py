@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from ansible_collections.firsttouch.host.plugins.module_utils._collect import Limits, Recording, collect
 from ansible_collections.firsttouch.host.plugins.module_utils._collect_scrub import Scrubber
+from boot_cases import tree
 from support import put, run_module
 from verified_host import RELEASE, provisioned_host, thread
 
@@ -84,6 +85,26 @@ def test_a_recording_reads_like_its_host(host: Path, tmp_path: Path) -> None:
     topology = run_module("numa_topology_info", {"sysroot": str(copy)})["topology"]
     assert topology["virtualization"]["hypervisor"] == "vmware"
     assert [node["cpus"] for node in topology["nodes"]] == ["0-1", "2-3"]
+
+
+def test_a_recording_of_systemd_boot_knows_what_boots_and_not_whose_it_is(tmp_path: Path) -> None:
+    """The firmware's variables are UTF-16, and name entries by the id of the machine."""
+    root = tree("debian-13-systemd-boot", tmp_path / "host")
+    efivars = "/sys/firmware/efi/efivars"
+    guid = "4a67b082-0a4c-41cf-b6c7-440b29bb8c4f"
+    for name, value in (("Default", "@saved"), ("LastBooted", f"{MACHINE}-6.12.9+deb13-amd64.conf")):
+        file = put(root, f"{efivars}/LoaderEntry{name}-{guid}", "")
+        file.write_bytes(b"\x07\0\0\0" + f"{value}\0".encode("utf-16-le"))
+    put(root, f"{efivars}/LoaderSystemToken-{guid}", "secret")
+    recording = collect(str(root))
+    copy = unpack(recording, tmp_path / "copy")
+    machine = (copy / "etc/machine-id").read_text().strip()
+    assert machine != MACHINE
+    default = run_module("kernel_cmdline_info", {"sysroot": str(copy)})["default_entry"]
+    assert default == f"{machine}-6.12.9+deb13-amd64.conf"
+    booted = (copy / f"{efivars}/LoaderEntryLastBooted-{guid}".lstrip("/")).read_bytes()
+    assert booted == b"\x07\0\0\0" + f"{default}\0".encode("utf-16-le")
+    assert not {f"{efivars}/LoaderSystemToken-{guid}", "/boot/efi/loader/random-seed"} & names(recording)
 
 
 def test_links_masks_and_modes_survive(host: Path, tmp_path: Path) -> None:
