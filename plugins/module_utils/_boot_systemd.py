@@ -91,9 +91,8 @@ class SystemdBootBackend(Backend):
         """The entry systemd-boot selects (boot.c config_select_default_entry); None where that is unknown."""
         named = [_efi_variable(self.root, name) for name in ("LoaderEntryOneShot", "LoaderEntryDefault")]
         named.append(next((value for key, value, _source in reversed(self.loader) if key == "default"), None))
-        for pattern in named:
-            if pattern == "@saved":
-                pattern = _efi_variable(self.root, "LoaderEntryLastBooted")
+        for name in named:
+            pattern = _efi_variable(self.root, "LoaderEntryLastBooted") if name == "@saved" else name
             if pattern:
                 index = next((i for i, raw in enumerate(self.raw) if _matches(pattern, raw)), None)
                 if index is not None and not _matches_image(pattern, images):
