@@ -75,7 +75,7 @@ def test_tensors_of() -> None:
 def ready(state: int = image.READY) -> tuple[bytes, bytes, int]:
     laid = image.layout([("a", 81, 77)], 10, 2 << 20)
     rows = image.manifest_tensors(image.tensors_of(laid, [header(TensorInfo("x", "U8", (4,), 0, 4))]))
-    manifest = image.pack_manifest({"tensors": rows})
+    manifest = image.pack_manifest({"tensors": rows, "shards": image.manifest_shards(laid)})
     return image.pack_superblock(image.superblock_for(laid, 3, manifest, state)), manifest, laid.image_bytes
 
 
@@ -128,6 +128,29 @@ def test_what_is_no_image() -> None:
     stray = manifest.replace(str((2 << 20) + 77).encode(), str(8 << 20).encode())
     twin = image.superblock_for(image.layout([("a", 81, 77)], 10, 2 << 20), 3, stray)
     assert stray != manifest and reason(image.unpack_manifest, stray, twin) == "tensor_range"
+
+
+NO_MANIFESTS = [
+    b"[]", b"{", b"null", b"{}", b'{"tensors":[],"shards":[{}]}', b'{"tensors":[["x"]],"shards":[]}',
+    b'{"tensors":[["x",0,"U9",[4],2097229,4]],"shards":[]}',
+    b'{"tensors":[["x",0,"U8",[4],null,4]],"shards":[]}', b"[" * 5000,
+]  # fmt: skip
+NO_TENSORS = [
+    b'{"tensors":[["x",0,"U8",["4"],2097229,4]],"shards":[]}',
+    b'{"tensors":[["x",0,"U8",[4],0,4]],"shards":[]}', b'{"tensors":[["x",0,"U8",[5],2097229,4]],"shards":[]}',
+    b'{"tensors":[["x",0,"U8",[-4],2097229,-4]],"shards":[]}', b'{"tensors":[["x",0,"F32",[4],2097229,4]],"shards":[]}',
+    b'{"tensors":[],"shards":[{"name":"a","image_offset":2097152,"bytes":9999999,"data_start":77}]}',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [*((text, "manifest_format") for text in NO_MANIFESTS), *((text, "tensor_range") for text in NO_TENSORS)],
+)
+def test_a_manifest_of_someone_else(text: bytes, expected: str) -> None:
+    """With a right digest, too, a manifest that is none is an error of ours, and no view reaches out of the image."""
+    block = image.superblock_for(image.layout([("a", 81, 77)], 10, 2 << 20), 3, text)
+    assert reason(image.unpack_manifest, text, block) == expected
 
 
 def test_a_manifest_must_fit() -> None:

@@ -548,6 +548,22 @@ def test_not_images(store: str, tmp_path: Path) -> None:
         weights.open(str(tmp_path / "m@0123456789ab.9.img"))
 
 
+@pytest.mark.parametrize(("uid", "mode"), [(12345, 0o440), (0, 0o460), (0, 0o446)])
+def test_whose_image_it_is(store: str, tmp_path: Path, uid: int, mode: int) -> None:
+    """An image of a stranger, or one that others may write, is not opened: it would replace the model of that name."""
+    image = load(make_model(tmp_path / "m"), store)
+    os.chown(image.path, uid, -1)
+    os.chmod(image.path, mode)
+    with pytest.raises(errors.NotReadyError) as caught:
+        weights.open(image.path)
+    assert caught.value.facts["reason"] == "owner" and weights.ls(store)[0].trouble
+    with pytest.raises(errors.NotReadyError):
+        weights.open("m", directory=store)
+    if uid:
+        os.chown(store, uid, -1)
+        weights.open("m", directory=store).close()
+
+
 def test_holes(store: str, tmp_path: Path) -> None:
     """An image with a hole would take a page at the first touch; it is not opened."""
     image = load(make_model(tmp_path / "m"), store)

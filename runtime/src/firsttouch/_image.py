@@ -16,9 +16,10 @@ import json
 import re
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
+from math import prod
 from typing import Any, NamedTuple
 
 from firsttouch._safetensors import DTYPE_BITS, Header
@@ -194,6 +195,11 @@ def read_tensors(rows: Sequence[Sequence[Any]]) -> dict[str, Tensor]:
     return {row[0]: Tensor(row[0], row[1], row[2], tuple(row[3]), row[4], row[5]) for row in rows}
 
 
+def read_shards(rows: Sequence[Mapping[str, Any]]) -> list[Shard]:
+    """Shards of a manifest; manifest_shards() is the way there."""
+    return [Shard(*(row[key] for key in Shard._fields)) for row in rows]
+
+
 def manifest_shards(layout: Layout) -> list[dict[str, Any]]:
     """Shards as rows of the manifest."""
     return [shard._asdict() for shard in layout.shards]
@@ -230,10 +236,18 @@ def unpack_manifest(data: bytes, block: Superblock, name: str = "") -> dict[str,
     """The manifest in DATA, which are the bytes that BLOCK names. Raises NotReadyError."""
     if sha256(data).digest() != block.manifest_sha256:
         raise _not_ready(name, "its manifest is damaged", "manifest_digest")
-    manifest: dict[str, Any] = json.loads(data)
-    for row in manifest["tensors"]:
-        if row[4] < block.manifest_offset or row[4] + row[5] > block.image_bytes:
-            raise _not_ready(name, "a tensor lies outside of it", "tensor_range")
+    try:
+        manifest: dict[str, Any] = json.loads(data)
+        tensors = read_tensors(manifest["tensors"]).values()
+        shards = read_shards(manifest["shards"])
+        ranges = [(row.offset, row.bytes) for row in tensors] + [(row.image_offset, row.bytes) for row in shards]
+        whole = all(row.bytes * 8 == prod(row.shape) * DTYPE_BITS[row.dtype] for row in tensors)
+        inside = all(block.manifest_offset <= at <= at + size <= block.image_bytes for at, size in ranges)
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
+        # Its digest is right, so whoever wrote it is no loader of this version.
+        raise _not_ready(name, f"its manifest is none ({type(error).__name__})", "manifest_format") from error
+    if not inside or not whole:
+        raise _not_ready(name, "a tensor lies outside of it, or is not as large as its shape", "tensor_range")
     return manifest
 
 

@@ -118,6 +118,7 @@ def read_tables(fd: int, path: str) -> tuple[Superblock, dict[str, Any]]:
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode):
         raise not_ready(path, "it is no regular file", "kind")
+    _check_owner(status, path)
     block = _image.unpack_superblock(os.pread(fd, _image.SUPERBLOCK_BYTES, 0), status.st_size, path)
     if status.st_blocks * 512 < status.st_size:
         raise not_ready(path, "parts of it are missing", "holes")
@@ -126,6 +127,17 @@ def read_tables(fd: int, path: str) -> tuple[Superblock, dict[str, Any]]:
     if wanted != _linux.filesystem_magic(fd):
         raise not_ready(path, f"it does not lie on the {manifest.get('backend')} that it was made on", "filesystem")
     return block, manifest
+
+
+def _check_owner(status: os.stat_result, path: str) -> None:
+    """Weights are code: they decide what a model does. So an image is root's, this user's or that of whoever owns
+    the folder, and nobody else may write it; else anyone who may make files in the folder could replace a model.
+    """
+    trusted = {0, os.geteuid()}
+    with contextlib.suppress(OSError):
+        trusted.add(os.stat(os.path.dirname(path)).st_uid)
+    if status.st_uid not in trusted or status.st_mode & 0o022:
+        raise not_ready(path, f"it is of user {status.st_uid}, mode {status.st_mode & 0o7777:o}", "owner")
 
 
 def not_ready(path: str, text: str, reason: str) -> NotReadyError:

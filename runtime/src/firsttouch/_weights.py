@@ -125,7 +125,7 @@ class Weights(Mapping[str, npt.NDArray[Any]]):
             os.close(fd)
         self.generation = block.generation
         self.page_bytes = block.page_bytes
-        self.shards = [_image.Shard(*(row[key] for key in _image.Shard._fields)) for row in self.manifest["shards"]]
+        self.shards = _image.read_shards(self.manifest["shards"])
         wanted = None if shard is None else [row.name for row in self.shards].index(shard)
         self._shard = wanted
         rows = self.manifest["tensors"]
