@@ -136,9 +136,18 @@ def brief(value: Any) -> str:
         return value or '""'
     if isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value):
         return " ".join(value) or "-"
+    if isinstance(value, (list, tuple)) and all(isinstance(item, dict) and item for item in value):
+        return "; ".join(brief(item) for item in value)
     if isinstance(value, dict) and value:
-        return " ".join(f"{key}={brief(item)}" for key, item in value.items())
+        return " ".join(f"{key}={_inner(item)}" for key, item in value.items())
     return json.dumps(value, sort_keys=True)
+
+
+def _inner(value: Any) -> str:
+    """VALUE of a mapping: one in a mapping has brackets, so that it is seen where it ends."""
+    if isinstance(value, dict) and value:
+        return f"({brief(value)})"
+    return "none" if value in ({}, []) else brief(value)
 
 
 def table(results: Iterable[Result], *, everything: bool = False) -> list[str]:

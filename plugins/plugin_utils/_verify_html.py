@@ -15,7 +15,7 @@ import hashlib
 import json
 import os
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from ansible_collections.firsttouch.host.plugins.module_utils._verdict import brief
@@ -48,6 +48,8 @@ WORDS = {
     "unreachable": "unreachable",
     "none": "not asked",
 }
+# Of so many hosts the matrix comes first.
+SMALL = 20
 LAYERS = {"configured": "configured", "next_boot": "next boot", "running": "running", "measured": "measured"}
 ORIGINS = {
     "variables": "the variables of the inventory",
@@ -161,12 +163,15 @@ def _page(document: Mapping[str, Any], fail_on: Collection[str]) -> dict[str, An
         "written": document["written"].replace("T", " ").replace("+00:00", " UTC"),
         "inventory": [clean(source, 120) for source in document["inventory"]],
         "concerns": document["concerns"],
-        "stricter": [WORDS[status] for status in document["fail_on"] if status != "fail"],
+        "rule": _rule(document["fail_on"]),
         "schema": document["schema"],
         "shares": _shares(document["summary"]),
         "unanswered": [host for host in hosts if host["state"] in ("error", "unreachable")],
         "failures": [row for row in problems if row["fails"]],
+        "failure_groups": grouped(row for row in problems if row["fails"]),
         "remarks": [row for row in problems if not row["fails"]],
+        "remark_groups": grouped(row for row in problems if not row["fails"]),
+        "small": len(hosts) <= SMALL,
         "differences": _differences(document),
         "columns": columns,
         "rows": _rows(hosts, columns),
@@ -177,6 +182,26 @@ def _page(document: Mapping[str, Any], fail_on: Collection[str]) -> dict[str, An
     }
 
 
+def _rule(fail_on: Collection[str]) -> str:
+    """What makes a host fail, where that is not the usual."""
+    parts = []
+    if "warn" in fail_on:
+        parts.append("a warning fails a host")
+    if "not_evaluated" not in fail_on:
+        parts.append("what could not be looked at fails no host")
+    return ", ".join(parts)
+
+
+def grouped(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """ROWS that are about the same hosts and have the same command are one card, in the order of the first of each."""
+    groups: dict[tuple[str, ...], dict[str, Any]] = {}
+    for row in rows:
+        key = (row["command"], *sorted(row["names"]))
+        group = groups.setdefault(key, {"names": row["names"], "command": row["command"], "rows": []})
+        group["rows"].append(row)
+    return list(groups.values())
+
+
 def headline(document: Mapping[str, Any]) -> str:
     """The report in one sentence."""
     summary = document["summary"]
@@ -185,14 +210,15 @@ def headline(document: Mapping[str, Any]) -> str:
     unreached = f"{dark} could not be reached"
     if not total:
         return "No hosts were verified"
-    wrong = _wrong(document)
+    wrong, part = _wrong(document), summary["incomplete"]
     if wrong:
-        first = f"{wrong} of {some} {'is' if wrong == 1 else 'are'} not as planned"
-        return f"{first}, {unreached}" if dark else first
+        parts = [f"{wrong} of {some} {'is' if wrong == 1 else 'are'} not as planned"]
+        parts += [f"{part} could not be looked at in full"] if part else []
+        return ", ".join(parts + ([unreached] if dark else []))
     if dark == total:
         return "The host could not be reached" if total == 1 else f"None of {some} could be reached"
-    if summary["incomplete"]:
-        which = "the host" if total == 1 else f"{summary['incomplete']} of {some}"
+    if part:
+        which = "the host" if total == 1 else f"{part} of {some}"
         first = f"Nothing failed, but {which} could not be looked at in full"
         return f"{first}, {unreached}" if dark else first
     if dark:
@@ -282,7 +308,8 @@ def sentence(what: str, groups: Sequence[Mapping[str, Any]]) -> str:
     first, rest = len(groups[0]["hosts"]), sum(len(group["hosts"]) for group in groups[1:])
     if first == 1:
         return f"Every host has its own {what}" if len(groups) > 1 else f"One host: {what}"
-    return f"{first} hosts share this {what}, {rest} {'differs' if rest == 1 else 'differ'}"
+    this = "these" if what.endswith("CPUs") else "this"
+    return f"{first} hosts share {this} {what}, {rest} {'differs' if rest == 1 else 'differ'}"
 
 
 def _rows(hosts: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> list[dict[str, Any]]:

@@ -20,15 +20,17 @@
   const el = (tag, attrs, ...children) => fill(document.createElement(tag), attrs, children);
   const svg = (tag, attrs, ...children) => fill(document.createElementNS(SVG, tag), attrs, children);
 
+  // As brief() of _verdict.py.
+  const mapping = (value) => value !== null && typeof value === "object" && !Array.isArray(value) && Object.keys(value).length > 0;
   const brief = (value) => {
     if (value === null || value === undefined) return "nothing";
     if (typeof value === "string") return value === "" ? '""' : value;
     if (Array.isArray(value) && value.every((item) => typeof item === "string")) return value.join(" ") || "nothing";
-    if (typeof value === "object" && !Array.isArray(value) && Object.keys(value).length) {
-      return Object.entries(value).map(([key, item]) => `${key}=${brief(item)}`).join(" ");
-    }
+    if (Array.isArray(value) && value.every(mapping)) return value.map(brief).join("; ");
+    if (mapping(value)) return Object.entries(value).map(([key, item]) => `${key}=${inner(item)}`).join(" ");
     return JSON.stringify(value);
   };
+  const inner = (value) => mapping(value) ? `(${brief(value)})` : value !== null && typeof value === "object" && !Object.keys(value).length ? "none" : brief(value);
   const bytes = (number) => {
     if (number === null || number === undefined) return "memory not known";
     const units = ["B", "KiB", "MiB", "GiB", "TiB"];
@@ -52,11 +54,11 @@
   const copyable = (text, what) => !text ? null : el("p", {class: "cmd"}, el("code", {}, text),
     el("button", {type: "button", class: "copy", "data-copy": text}, "Copy", el("span", {class: "vh"}, ` the command for ${what}`)));
 
-  const answer = (row) => el("article", {class: `problem edge-${row.status}`},
+  const answer = (row) => el("div", {class: `problem edge-${row.status}`},
     el("h3", {}, badge(row.status), el("span", {class: "id"}, row.id), el("span", {class: "muted layer"}, data.layers[row.layer] || row.layer)),
     el("dl", {},
       [["wanted", brief(row.expected)], ["found", brief(row.observed)], ["reason", row.reason], ["decided in", row.source]]
-        .filter((pair) => pair[1]).map(([key, value]) => el("div", {class: key === "decided in" ? "where" : null}, el("dt", {}, key), el("dd", {}, el("code", {}, value))))),
+        .filter((pair) => pair[1]).map(([key, value]) => el("div", {}, el("dt", {}, key), el("dd", {}, el("code", {}, value))))),
     row.remedy ? el("p", {class: "remedy"}, row.remedy) : null);
 
   // Sockets around nodes around cores around CPUs; a core with several threads is one outlined box.
@@ -115,7 +117,8 @@
       if (here.length) box(socket.id === null ? "socket not known" : `socket ${socket.id}`, here, mine);
     }
     if (left.size) box("memory beside the sockets", view.nodes.filter((_node, position) => left.has(position)), null);
-    const label = `${view.sockets.length || "unknown number of"} sockets, ${view.nodes.length} nodes, ${total} CPUs; isolated: ${view.cpus.isolated || "none"}`;
+    const many = (number, word) => `${number} ${word}${number === 1 ? "" : "s"}`;
+    const label = `${view.sockets.length ? many(view.sockets.length, "socket") : "unknown number of sockets"}, ${many(view.nodes.length, "node")}, ${many(total, "CPU")}; isolated: ${view.cpus.isolated || "none"}`;
     return [svg("svg", {class: "topo", viewBox: `0 0 ${width} ${y}`, width, height: y, role: "img", "aria-label": label}, shapes),
       el("ul", {class: "key"}, el("li", {}, el("i", {class: "k-iso"}), "isolated"), el("li", {}, el("i"), "housekeeping"),
         view.cores.length ? el("li", {}, el("i", {class: "k-smt"}), "one core, several threads") : null,
@@ -180,15 +183,16 @@
     return el("div", {class: "panel"},
       el("ul", {class: "facts-line"}, facts.map(([key, value]) => el("li", {}, el("span", {}, `${key} `), String(value)))),
       host.message ? el("p", {class: "remedy"}, host.message) : null,
-      open.map(answer),
       !open.length && view ? el("p", {}, "Everything that the plan asks for is as planned.") : null,
+      el("div", {class: open.length && view ? "split" : null},
+      open.length ? el("div", {class: "group"}, open.map(answer)) : null,
+      view ? el("div", {class: open.length ? "pictures" : "pair"},
+          el("div", {}, el("h3", {}, "Sockets, nodes, CPUs"), topology(view), trust(view)),
+          el("div", {}, el("h3", {}, "Huge pages"), pools(view), el("h3", {}, "Distances between nodes"), distances(view))) : null),
+      view && view.warnings.length ? [el("h3", {}, "About the topology"), el("ul", {}, view.warnings.map((text) => el("li", {}, text)))] : null,
       host.again ? el("div", {class: "pair"},
         open.some((row) => data.bad.includes(row.status)) ? el("div", {}, el("h3", {}, "Bring it back to its plan"), copyable(host.mend, "provisioning")) : null,
         el("div", {}, el("h3", {}, "Look again"), copyable(host.again, "verifying"))) : null,
-      view ? [el("div", {class: "pair"},
-          el("div", {}, el("h3", {}, "Sockets, nodes, CPUs"), topology(view), trust(view)),
-          el("div", {}, el("h3", {}, "Huge pages"), pools(view), el("h3", {}, "Distances between nodes"), distances(view))),
-        view.warnings.length ? [el("h3", {}, "About the topology"), el("ul", {}, view.warnings.map((text) => el("li", {}, text)))] : null] : null,
       answers.length ? el("details", {class: "all"}, el("summary", {}, `All ${answers.length} answers`),
         el("table", {class: "answers"},
           el("thead", {}, el("tr", {}, ["answer", "check", "layer", "wanted", "found", "decided in"].map((text) => el("th", {scope: "col"}, text)))),
@@ -254,7 +258,7 @@
     document.getElementById("shown").textContent = text;
     said.textContent = `${text} hosts shown`;
   };
-  form.hidden = rows.length < 2;
+  form.hidden = rows.length < 5;
   form.addEventListener("submit", (event) => event.preventDefault());
   name.addEventListener("input", sieve);
   state.addEventListener("change", sieve);
