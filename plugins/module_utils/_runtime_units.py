@@ -75,7 +75,6 @@ def render_weights(model: Mapping[str, Any], housekeeping: str) -> str:
 Description=Weights of {model["name"]} in huge pages
 After={mount} {HUGEPAGES_SERVICE} systemd-tmpfiles-setup.service
 BindsTo={mount}
-ConditionPathExists={COMMAND}
 
 [Service]
 Type=oneshot
@@ -125,7 +124,6 @@ def render_server(server: Mapping[str, Any], models: Sequence[Mapping[str, Any]]
 [Unit]
 Description=Inference server {server["name"]}
 After={after}
-{needs}{network}ConditionPathExists={COMMAND}
 StartLimitIntervalSec=60
 StartLimitBurst=30
 
