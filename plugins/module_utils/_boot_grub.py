@@ -9,7 +9,8 @@ from typing import Any
 
 from ._boot_backend import Backend
 from ._boot_edit import drop_tokens
-from ._boot_grub_generate import Generator, backup_rows
+from ._boot_effect import shortfall
+from ._boot_grub_generate import Generator, backup_rows, require_tools
 from ._boot_grubcfg import GrubCfg, loader_cmdline, read_grubcfg
 from ._boot_grubenv import read_grubenv
 from ._boot_plan import BootPlan, FileChange, Request, check_line, guard, settle
@@ -152,6 +153,8 @@ class GrubBackend(Backend):
     # -- planning -----------------------------------------------------------------------------------
 
     def plan_over(self, request: Request, running: str | None, back: dict[str, str]) -> BootPlan:
+        if self.live:
+            require_tools(self.root)
         broken = self.grub.error is not None and self.grub.error.problem.file == DROPIN
         if self.grub.error and not broken:
             raise self.grub.error
@@ -161,6 +164,7 @@ class GrubBackend(Backend):
         if self.cfg and self.cfg.notes:
             note = self.cfg.notes[0]
             raise BootError(note.reason, note.text, note.file, note.line)
+        self._refuse_default(request)
         bare = read_default(self.root, overlay={DROPIN: "", **back})
         if bare.error:
             raise bare.error
@@ -174,6 +178,22 @@ class GrubBackend(Backend):
         plan.lost = [] if request.tokens else lost(self.root, self.text_at, back)
         self._set_generation(plan)
         return plan
+
+    def _refuse_default(self, request: Request) -> None:
+        """Raise where the entry that boots by itself is one that the settings do not reach."""
+        entry = self.cfg.default if self.cfg else None
+        if entry is None or not request.tokens:
+            return
+        fixed = (entry.section or "").rpartition("/")[2].endswith("_custom")
+        if (entry.recovery or fixed) and shortfall(entry.whole, list(request.tokens), self.facts()):
+            kind = f"is written in {entry.section}" if fixed else "is a recovery entry"
+            raise BootError(
+                "token_not_generated",
+                f"the entry that boots by itself, {entry.title!r}, {kind}, so the settings do not reach it; choose "
+                "another (GRUB_DEFAULT, grub-set-default)",
+                entry.section if fixed else entry.file,
+                None if fixed else entry.file_line,
+            )
 
     def _without(
         self, bare: GrubDefault, replaced: list[LineToken], overlay: dict[str, str]
@@ -260,7 +280,6 @@ class GrubBackend(Backend):
     def apply(self, plan: BootPlan, run: Runner | None) -> dict[str, Any]:
         generator = Generator(self, plan, run) if plan.generate else None
         if generator:
-            generator.require_tools()
             with generator.alone():
                 self._write(plan, generator)
         else:

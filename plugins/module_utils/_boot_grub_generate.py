@@ -40,12 +40,6 @@ class Generator:
         self.path = plan.generated_path or ""
         self._old: bytes | None = None
 
-    def require_tools(self) -> None:
-        """Raise BootError `tool_missing` before anything is written."""
-        for tool in ("grub-mkconfig", "grub-script-check"):
-            if self.run is None or self._tool(tool) is None:
-                raise BootError("tool_missing", f"{tool} is not installed, so grub.cfg cannot be made")
-
     @contextlib.contextmanager
     def alone(self) -> Iterator[None]:
         """Hold the directory of grub.cfg against another run. Raises BootError `busy`; leaves nothing behind."""
@@ -81,9 +75,9 @@ class Generator:
                 remove(path)
 
     def _command(self, name: str, *arguments: str) -> None:
-        tool = self._tool(name)
+        tool = _tool(self.backend.root, name)
         if tool is None or self.run is None:
-            raise BootError("tool_missing", f"{name} is not installed")
+            raise BootError("tool_missing", f"{name} cannot be run here; install it")
         status, out, err = self.run([tool, *arguments], _environment(self.backend.root))
         if status:
             last = (err or out).strip().splitlines()[-8:]
@@ -150,12 +144,20 @@ class Generator:
         if self._old is not None and read_bytes("/", real) != self._old:
             atomic_write(real, self._old)
 
-    def _tool(self, name: str) -> str | None:
-        for directory in _PATH.split(":"):
-            real = resolve(self.backend.root, f"{directory}/{name}")
-            if os.access(real, os.X_OK) and os.path.isfile(real):
-                return real
-        return None
+
+def require_tools(root: str) -> None:
+    """Raise BootError `tool_missing` where grub.cfg could not be made."""
+    for tool in ("grub-mkconfig", "grub-script-check"):
+        if _tool(root, tool) is None:
+            raise BootError("tool_missing", f"{tool} is not installed, so grub.cfg cannot be made; install it")
+
+
+def _tool(root: str, name: str) -> str | None:
+    for directory in _PATH.split(":"):
+        real = resolve(root, f"{directory}/{name}")
+        if os.access(real, os.X_OK) and os.path.isfile(real):
+            return real
+    return None
 
 
 def backup_rows(root: str, path: str) -> list[dict[str, Any]]:

@@ -7,10 +7,9 @@ import re
 from dataclasses import dataclass
 
 from ._boot_script_eval import Interpreter, Loaded, Menu
+from ._boot_type1 import RESCUE
 from ._boot_types import BootError, Entry, LineToken, Problem, Source
 from ._cmdline import split
-
-_RESCUE = {"single", "s", "S", "1", "recovery", "rescue", "emergency", "systemd.unit=rescue.target"}
 
 
 @dataclass(frozen=True)
@@ -102,7 +101,9 @@ def _entry(item: Menu, loaded: Loaded, path: tuple[int, ...]) -> Entry:
     for name, values in loaded.unresolved:
         maybe.append(f"${name}")
         maybe.extend(token.text for value in sorted(values or ()) for token in split(value))
-    recovery = "-recovery-" in item.id or any(token.text in _RESCUE for token in tokens)
+    # 10_linux and 20_linux_xen say it in the id, whatever arguments the settings give to all entries
+    made = "gnulinux-" in item.id
+    recovery = "-recovery-" in item.id if made else any(token.text in RESCUE for token in tokens)
     return Entry(
         id=item.id,
         title=item.title,

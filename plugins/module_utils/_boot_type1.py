@@ -97,7 +97,8 @@ def parse(path: str, text: str, first_options: bool = False) -> Type1:
         tries_done=int(counter.group(2) or 0) if counter else 0,
         tokens=tuple(tokens),
         initrd=tuple(initrd),
-        options_lines=tuple(numbers),
+        # neither GRUB nor grubby sees one without a value
+        options_lines=tuple(numbers) if any(options) or not first_options else (),
     )
 
 
