@@ -124,7 +124,7 @@ def render_server(server: Mapping[str, Any], models: Sequence[Mapping[str, Any]]
 [Unit]
 Description=Inference server {server["name"]}
 After={after}
-StartLimitIntervalSec=60
+{needs}{network}StartLimitIntervalSec=60
 StartLimitBurst=30
 
 [Service]
