@@ -9,6 +9,7 @@ Nothing reads a misspelt variable: what it asks for would neither be done nor mi
 from __future__ import annotations
 
 import difflib
+import functools
 import glob
 import os
 import re
@@ -24,12 +25,15 @@ from ansible_collections.firsttouch.host.plugins.module_utils._intent import (
 ROLES = os.path.join(os.path.dirname(__file__), "..", "..", "roles")
 # Those of the playbooks, which no role declares.
 _PLAYBOOKS = ("collect_become", "collect_dir", "collect_scrub", "hosts", "serial")
+# Every verified host has these, by the defaults of the role.
+_VERIFY = ("report_dir", "verify_fail_on", "verify_layers", "verify_sysroot", "verify_timeout")
 _INTENT = frozenset(PREFIX + name for section in SECTIONS for name in variables(section))
-_OTHERS = frozenset(PREFIX + name for name in (*GENERAL, *_PLAYBOOKS))
+_OTHERS = frozenset(PREFIX + name for name in (*GENERAL, *_PLAYBOOKS, *_VERIFY))
 _OURS = re.compile(r"first_?touch_", re.IGNORECASE)
 _DECLARED = re.compile(rf"^\s*({PREFIX}\w+):", re.MULTILINE)
 
 
+@functools.cache
 def known() -> frozenset[str]:
     """All variables that something of the collection reads: what its roles declare, and those of its playbooks.
 
