@@ -29,17 +29,21 @@ def test_fields_follow_each_other() -> None:
     assert at < image.SUPERBLOCK_BYTES
 
 
-@given(FILES, st.integers(0, 3 << 20), PAGES)
-def test_layout(files: list[tuple[str, int, int]], manifest: int, page: int) -> None:
-    """Shards begin at 2 MiB, lie behind the manifest, in order, apart; the image is whole pages, none to spare."""
-    laid = image.layout(files, manifest, page)
+@given(FILES, st.integers(0, 3 << 20), PAGES, st.sampled_from((1, 64, 256, 4096)))
+def test_layout(files: list[tuple[str, int, int]], manifest: int, page: int, align: int) -> None:
+    """Shards begin at 2 MiB, lie behind the manifest, in order, apart; the image is whole pages, none to spare.
+
+    With an alignment their data begins at a multiple of it, and they at most that much later.
+    """
+    laid = image.layout(files, manifest, page, align)
     end = image.SUPERBLOCK_BYTES + laid.manifest_space
     assert laid.manifest_space > manifest
     for (name, size, start), shard in zip(files, laid.shards, strict=True):
         assert (shard.name, shard.bytes, shard.data_start) == (name, size, start)
-        assert shard.image_offset % image.ALIGN == 0 and end <= shard.image_offset < end + image.ALIGN
+        assert (shard.image_offset + start) % align == 0
+        assert shard.image_offset % image.ALIGN < align and end <= shard.image_offset < end + image.ALIGN + align
         end = shard.image_offset + size
-    assert laid.image_bytes % page == 0 and end <= laid.image_bytes < end + max(page, image.ALIGN)
+    assert laid.image_bytes % page == 0 and end <= laid.image_bytes < end + max(page, image.ALIGN) + align
     assert laid.pages * page == laid.image_bytes
 
 

@@ -274,6 +274,43 @@ def test_every_header_length_modulo_512(mounter: Mounter, tmp_path: Path) -> Non
         weights.rm("m", directory=store)
 
 
+@pytest.mark.parametrize("align", [64, 256, 4096])
+def test_align(store: str, on_disk: Path, align: int) -> None:
+    """Tensors begin at multiples of what was asked, by direct reads all the same, and the plan knows the pages."""
+    model = make_model(on_disk / "m", shards=3, size=17 << 20)
+    for file in model.glob("*.safetensors"):
+        drop(file)
+    plan = weights.plan(model, directory=store, align=align)
+    image = load(model, store, align=align)
+    assert all(cached(file) <= 0.01 for file in model.glob("*.safetensors"))
+    used = os.statvfs(store)
+    assert image.pages == plan.pages == used.f_blocks - used.f_bfree
+    with weights.open("m", directory=store) as found:
+        assert found.check(deep=True)["chunks"] == 6
+        for shard in found.shards:
+            assert (shard.image_offset + shard.data_start) % align == 0
+            data = (model / shard.name).read_bytes()
+            assert bytes(found.buffer()[shard.image_offset : shard.image_offset + shard.bytes]) == data
+        starts = {name: found[name].ctypes.data % align for name in found if name.endswith("weight")}
+        assert set(starts.values()) == {0} and len(starts) == 3
+    # The 12 bytes of the last tensor of each file are no multiple of anything, but nothing follows them.
+    assert image.warnings == ()
+    assert not load(model, store, align=align).loaded
+    assert load(model, store, replace=True).loaded
+
+
+def test_align_of_what_cannot_be(store: str, tmp_path: Path) -> None:
+    """A file is kept byte for byte, so a tensor behind one of odd size stays where it is: said, with the count."""
+    rows = {"a": ("U8", [3], b"abc"), "b": ("U8", [64], bytes(64)), "c": ("U8", [0], b"")}
+    (tmp_path / "m").mkdir()
+    model = write_file(tmp_path / "m" / "model.safetensors", rows)
+    assert load(model, store, align=64).warnings == (
+        "1 of 3 tensors begin at no multiple of 64: those before them are not whole",
+    )
+    with pytest.raises(errors.ArgumentError, match="no alignment 7"):
+        weights.plan(model, directory=store, align=7)
+
+
 def cached(path: Path) -> float:
     """The part of PATH that is in the page cache (mincore(2))."""
     rights = mmap.PROT_READ | mmap.PROT_WRITE

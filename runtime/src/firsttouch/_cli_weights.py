@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from firsttouch import _checksums, _loader, _pool, _progress, _store, weights
+from firsttouch import _checksums, _loader, _manage, _pool, _progress, _store, weights
 from firsttouch.errors import ArgumentError, FirstTouchError, WeightsError
 
 # The last column of /proc/PID/maps.
@@ -78,6 +78,9 @@ def _model(command: argparse.ArgumentParser) -> None:
     command.add_argument("--page", default="2M", help="page size: 2M or 1G (default: 2M)")
     command.add_argument(
         "--fallback", choices=["tmpfs-huge"], help="load into a tmpfs with huge pages where the pool is short"
+    )
+    command.add_argument(
+        "--align", type=int, choices=_manage.ALIGNMENTS, default=1, help="where the tensors of each file begin"
     )
     places = command.add_mutually_exclusive_group()
     places.add_argument("--node", metavar="N,..", help="on these NUMA nodes only")
@@ -163,6 +166,7 @@ def _plan(args: argparse.Namespace) -> dict[str, Any]:
         directory=args.dir,
         page=args.page,
         fallback=args.fallback,
+        align=args.align,
         apply=args.apply,
         **_place(args),
     )
@@ -221,6 +225,7 @@ def _loaded(args: argparse.Namespace, **more: Any) -> dict[str, Any]:
             directory=args.dir,
             page=args.page,
             fallback=args.fallback,
+            align=args.align,
             checksum=args.checksum,
             expect=_expected(args.expect),
             threads=args.threads,

@@ -3,7 +3,8 @@
 
     0           superblock, 4 KiB (table FIELDS)
     4096        manifest, JSON, in a space that is fixed before the load
-    2 MiB * k   shard 0, byte for byte as its file; the next one at the next multiple of 2 MiB
+    2 MiB * k   shard 0, byte for byte as its file; the next one at the next multiple of 2 MiB (on request shifted
+                by less than 4 KiB, so that its tensors begin at multiples of 64, 256 or 4096)
     end         zeros up to a whole page
 
 Shards lie at 2 MiB whatever the page size, so file offset and address agree modulo any block size (direct reads
@@ -149,15 +150,20 @@ def parse_image_name(text: str) -> ImageName | None:
 
 
 def layout(
-    files: Sequence[tuple[str, int, int]], manifest_bytes: int, page_bytes: int, align: int = ALIGN
+    files: Sequence[tuple[str, int, int]], manifest_bytes: int, page_bytes: int, data_align: int = 1
 ) -> Layout:
-    """Lay out FILES (name, bytes, data_start) behind a manifest of about MANIFEST_BYTES."""
+    """Lay out FILES (name, bytes, data_start) behind a manifest of about MANIFEST_BYTES.
+
+    Each file's first tensor begins at a multiple of DATA_ALIGN, which divides a page; the others do as far as the
+    sizes of those before them are multiples too.
+    """
     space = round_up(SUPERBLOCK_BYTES + manifest_bytes + _SLACK, SUPERBLOCK_BYTES) - SUPERBLOCK_BYTES
-    at = round_up(SUPERBLOCK_BYTES + space, align)
+    at = round_up(SUPERBLOCK_BYTES + space, ALIGN)
     shards = []
     for name, size, data_start in files:
+        at += -data_start % data_align
         shards.append(Shard(name, at, size, data_start))
-        at = round_up(at + size, align)
+        at = round_up(at + size, ALIGN)
     return Layout(page_bytes, round_up(at, page_bytes), space, tuple(shards))
 
 

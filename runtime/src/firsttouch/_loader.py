@@ -25,6 +25,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from firsttouch import _checksums, _image, _linux, _place, _pool, _safetensors, _shortage, _sources
 from firsttouch._image import Chunk, ImageName, Layout
 from firsttouch._pool import Mount, Placement
@@ -64,6 +66,8 @@ class Job:
     step: Step = nothing
     progress: Progress = nothing
     mode: int = 0o440
+    # Of the first tensor of each file; see _image.layout.
+    align: int = 1
 
 
 @dataclass
@@ -99,18 +103,18 @@ class Filled:
             os.close(fd)
 
 
-def layout_for(model: Model, page_bytes: int) -> Layout:
+def layout_for(model: Model, page_bytes: int, align: int = 1) -> Layout:
     """The layout of MODEL: the manifest's space is what it takes with digests of the widest kind."""
     files = [(source.name, source.stamp.bytes, source.header.data_start) for source in model.sources]
-    first = _image.layout(files, 0, page_bytes)
+    first = _image.layout(files, 0, page_bytes, align)
     blank = [["0" * 64] * -(-size // _image.CHUNK_BYTES) for _, size, _ in files]
     manifest = _manifest(model, first, {"chunks": blank})
-    return _image.layout(files, len(_image.pack_manifest(manifest)), page_bytes)
+    return _image.layout(files, len(_image.pack_manifest(manifest)), page_bytes, align)
 
 
 def fill(job: Job) -> Filled:
     """Read, verify and complete the image of JOB. On any error nothing is left of it: no page, no reservation."""
-    layout = layout_for(job.model, job.mount.page_bytes)
+    layout = layout_for(job.model, job.mount.page_bytes, job.align)
     facts = _pool.read_facts(job.mount)
     _shortage.check(layout.pages, facts, job.placement)
     fd = _open_nameless(job.mount)
@@ -223,16 +227,20 @@ def _fill_chunks(
 ) -> list[list[str]]:
     """Allocate, read and digest every chunk; the digests in the order of shards and chunks."""
     digest = _checksums.digest(job.checksum)
-    lock, done = threading.Lock(), [0]
+    lock, done, bounce = threading.Lock(), [0], threading.local()
     plan = _image.chunks(layout)
     workers.one(allocate, fd, layout, job.placement, 0, layout.shards[0].image_offset)
     with _readers(job, warnings) as readers:
 
         def one(chunk: Chunk) -> str:
-            end = min(chunk.image_offset + _image.round_up(chunk.bytes, _image.ALIGN), layout.image_bytes)
+            end = min(_image.round_up(chunk.image_offset + chunk.bytes, _image.ALIGN), layout.image_bytes)
             allocate(fd, layout, job.placement, chunk.image_offset, end)
             job.step("allocated")
-            read_chunk(readers[chunk.shard], chunk, view)
+            reader = readers[chunk.shard]
+            if reader.direct >= 0 and chunk.image_offset % BLOCK:
+                read_shifted(reader, chunk, view, bounce)
+            else:
+                read_chunk(reader, chunk, view)
             job.step("read")
             with view[chunk.image_offset : chunk.image_offset + chunk.bytes] as part:
                 text = digest(part)
@@ -274,6 +282,20 @@ def read_chunk(reader: _Reader, chunk: Chunk, view: memoryview) -> None:
     view[chunk.image_offset + chunk.bytes : chunk.image_offset + end] = bytes(end - chunk.bytes)
     if reader.direct < 0:
         os.posix_fadvise(reader.buffered, chunk.file_offset, chunk.bytes, os.POSIX_FADV_DONTNEED)
+
+
+def read_shifted(reader: _Reader, chunk: Chunk, view: memoryview, bounce: threading.local) -> None:
+    """Read CHUNK directly although its place is no multiple of a block: into a buffer of this thread, and from there.
+
+    The copy runs at the speed of memory, which a disk does not have.
+    """
+    if not hasattr(bounce, "memory"):
+        bounce.memory = mmap.mmap(-1, _image.CHUNK_BYTES)
+    with memoryview(bounce.memory) as buffer:
+        read_chunk(reader, chunk._replace(image_offset=0), buffer)
+        # numpy lets other threads run meanwhile; an assignment of slices does not.
+        target = np.frombuffer(view, np.uint8, chunk.bytes, chunk.image_offset)
+        np.copyto(target, np.frombuffer(buffer, np.uint8, chunk.bytes))
 
 
 def _verify_sources(job: Job, layout: Layout, view: memoryview) -> None:
@@ -336,6 +358,7 @@ def _manifest(
             "backend": job.mount.backend,
             "checksum": job.checksum,
             "generation": job.generation,
+            "align": job.align,
             "placement": {"mode": job.placement.mode, "nodes": list(job.placement.nodes)},
             "replicas": list(job.replicas),
             "node": job.node,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, cast
 
-from firsttouch import _checksums, _image, _loader, _pool, _shortage, _sources, _store
+from firsttouch import _checksums, _image, _loader, _pool, _safetensors, _shortage, _sources, _store
 from firsttouch._image import Layout
 from firsttouch._pool import Facts, Placement
 from firsttouch._sources import Model
@@ -25,6 +25,8 @@ from firsttouch.errors import (
 )
 
 Fallback = Literal["tmpfs-huge"]
+# 64 is a cache line and what some vector code wants, 256 what libraries of GPUs want, 4096 a page.
+ALIGNMENTS = (1, 64, 256, 4096)
 StrPath = str | os.PathLike[str]
 _NAME_HINT = "give a name of letters, digits, `.`, `_` and `-`, 96 at most"
 
@@ -91,7 +93,13 @@ class _Request:
     mount: _pool.Mount
     placement: Placement
     replicas: tuple[int, ...]
+    align: int
     warnings: tuple[str, ...] = ()
+
+    @property
+    def layout(self) -> Layout:
+        """Where everything will lie."""
+        return _loader.layout_for(self.model, self.mount.page_bytes, self.align)
 
 
 def plan(
@@ -103,6 +111,7 @@ def plan(
     nodes: Sequence[int] = (),
     policy: str = "any",
     fallback: Fallback | None = None,
+    align: int = 1,
     apply: bool = False,
 ) -> Plan:
     """What load() with the same arguments would take, exactly; the headers are read and checked, nothing is taken.
@@ -115,23 +124,22 @@ def plan(
     """
     if apply and fallback is not None:
         raise ArgumentError("apply and a fallback do not go together", hint="choose one of them")
-    request = _request(model, name, directory, page, nodes, policy, fallback)
-    layout = _loader.layout_for(request.model, request.mount.page_bytes)
-    found = _plan_of(request, layout)
+    request = _request(model, name, directory, page, nodes, policy, fallback, align)
+    found = _plan_of(request)
     of_pool = isinstance(found.problem, (PoolTooSmallError, NodeExhaustedError))
     if not apply or not of_pool or isinstance(found.problem, MountTooSmallError):
         return found
-    applied = _shortage.grow(_needs(request, layout), found.facts)
-    return dataclasses.replace(_plan_of(request, layout), applied=applied)
+    applied = _shortage.grow(_needs(request, found.pages), found.facts)
+    return dataclasses.replace(_plan_of(request), applied=applied)
 
 
-def _needs(request: _Request, layout: Layout) -> _shortage.Needs:
+def _needs(request: _Request, pages: int) -> _shortage.Needs:
     """Pages that each node must have free, or the pool as a whole (None)."""
     if request.replicas:
-        return dict.fromkeys(request.replicas, layout.pages)
+        return dict.fromkeys(request.replicas, pages)
     if request.placement.mode in ("bind", "interleave"):
-        return _shortage.node_shares(layout.pages, request.placement.nodes)
-    return {None: layout.pages}
+        return _shortage.node_shares(pages, request.placement.nodes)
+    return {None: pages}
 
 
 def load(
@@ -146,6 +154,7 @@ def load(
     expect: str | Mapping[str, str] | None = None,
     threads: int = _loader.THREADS,
     fallback: Fallback | None = None,
+    align: int = 1,
     replace: bool = False,
     evict_first: bool = False,
     step: Callable[[str], None] = _loader.nothing,
@@ -157,7 +166,9 @@ def load(
     directory: a hugetlbfs (default: FIRSTTOUCH_WEIGHTS_DIR, then the first one mounted with pages of size PAGE).
     policy: any, bind or prefer or interleave over NODES, or replicate (one image per node). checksum: xxh3, crc32,
     sha256, blake3, none. expect: `sha256:HEX` of the one file, or of each by name. fallback: `tmpfs-huge` where the
-    pool is short, said in the result's warnings. progress: called with bytes read and bytes in all.
+    pool is short, said in the result's warnings. align: 64, 256 or 4096, to have the tensors of each file begin at
+    multiples of it, for one more copy in memory; a header has any length, so without it they seldom do. progress:
+    called with bytes read and bytes in all.
 
     The same files again: nothing is done. Others under the same name become its next generation with REPLACE, and
     the older ones are removed: workers keep what they have mapped, and its pages, until they open anew. The pool must
@@ -167,7 +178,7 @@ def load(
     shortage, a bad file, a changed file. After an error nothing is left of the load.
     """
     work = _Work(checksum, expect, threads, step, progress, run_directory)
-    request = _request(model, name, directory, page, nodes, policy, fallback)
+    request = _request(model, name, directory, page, nodes, policy, fallback, align)
     return _load(request, work, replaces=replace or evict_first, evict_first=evict_first)
 
 
@@ -191,23 +202,27 @@ def _request(
     nodes: Sequence[int],
     policy: str,
     fallback: Fallback | None,
+    align: int,
 ) -> _Request:
     found = _sources.read_model(model)
     name = name or found.name
     if not _image.is_model_name(name):
         raise ArgumentError(f"{name[:100]!a} cannot name a model", hint=_NAME_HINT)
+    if align not in ALIGNMENTS:
+        raise ArgumentError(f"no alignment {align}", hint=f"there are {', '.join(map(str, ALIGNMENTS))}")
     placement, replicas = _placement(policy, tuple(nodes))
     try:
         page_bytes = _pool.parse_bytes(page)
     except ValueError as error:
         raise ArgumentError(str(error)) from error
     mount = _pool.find_mount(directory, page_bytes)
-    request = _Request(found, name, mount, placement, replicas, _header_warnings(found))
+    request = _Request(found, name, mount, placement, replicas, align)
+    request = dataclasses.replace(request, warnings=(*_header_warnings(request), *_unaligned(request)))
     if fallback is None:
         return request
     if fallback != "tmpfs-huge":
         raise ArgumentError(f"no fallback {fallback!r}", hint="there is tmpfs-huge")
-    problem = _plan_of(request, _loader.layout_for(found, page_bytes)).problem
+    problem = _plan_of(request).problem
     if problem is None:
         return request
     other = _pool.find_mount(None, 2 << 20, _pool.TMPFS_HUGE)
@@ -228,11 +243,25 @@ def _placement(policy: str, nodes: tuple[int, ...]) -> tuple[Placement, tuple[in
     return Placement(cast(_pool.Mode, policy), nodes), ()
 
 
-def _header_warnings(model: Model) -> tuple[str, ...]:
-    return tuple(f"{source.name}: {text}" for source in model.sources for text in source.header.warnings)
+def _header_warnings(request: _Request) -> tuple[str, ...]:
+    rows = ((source.name, text) for source in request.model.sources for text in source.header.warnings)
+    # With an alignment of ours, _unaligned() says what is left of it.
+    return tuple(f"{name}: {text}" for name, text in rows if request.align == 1 or _safetensors.UNALIGNED not in text)
 
 
-def _plan_of(request: _Request, layout: Layout) -> Plan:
+def _unaligned(request: _Request) -> tuple[str, ...]:
+    """Say how many tensors do not begin where it was asked."""
+    if request.align == 1:
+        return ()
+    headers = [source.header for source in request.model.sources]
+    tensors = _image.tensors_of(request.layout, headers)
+    count = sum(row.offset % request.align != 0 for row in tensors if row.bytes)
+    text = f"{count} of {len(tensors)} tensors begin at no multiple of {request.align}: those before them are not whole"
+    return (text,) if count else ()
+
+
+def _plan_of(request: _Request) -> Plan:
+    layout = request.layout
     facts = _pool.read_facts(request.mount)
     copies = len(request.replicas) or 1
     problem: FirstTouchError | None = None
@@ -294,6 +323,7 @@ def _load(request: _Request, work: _Work, *, replaces: bool, evict_first: bool) 
             _expected(request.model, work.expect),
             work.step,
             work.progress,
+            align=request.align,
         )
         filled, paths = _fill_all(request, job)
         removed += _store.remove(row for row in before if replaces and row.path not in removed)
@@ -317,7 +347,7 @@ def _load(request: _Request, work: _Work, *, replaces: bool, evict_first: bool) 
 
 def _require(request: _Request) -> None:
     """Refuse before anything is taken what the plan says will not be had."""
-    problem = _plan_of(request, _loader.layout_for(request.model, request.mount.page_bytes)).problem
+    problem = _plan_of(request).problem
     if problem is not None:
         raise problem
 
@@ -374,6 +404,8 @@ def _same(request: _Request, group: list[_store.Entry]) -> bool:
     placed = group[0].manifest["placement"]
     replicas = tuple(group[0].manifest["replicas"])
     if loaded != wanted or replicas != request.replicas or group[0].manifest["backend"] != request.mount.backend:
+        return False
+    if group[0].manifest["align"] != request.align:
         return False
     return bool(replicas) or (placed["mode"], tuple(placed["nodes"])) == (
         request.placement.mode,

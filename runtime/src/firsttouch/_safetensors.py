@@ -21,6 +21,8 @@ from typing import Any, NamedTuple, NoReturn
 from firsttouch.errors import InvalidSafetensorsError
 
 # Width of one element in bits: safetensors tensor.rs, `Dtype::bitsize`.
+# Of a file as it is; an image may be aligned otherwise.
+UNALIGNED = "tensors do not lie at a multiple of their element size"
 DTYPE_BITS: dict[str, int] = {
     "BOOL": 8, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6, "U8": 8, "I8": 8,
     "F8_E5M2": 8, "F8_E4M3": 8, "F8_E8M0": 8, "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8,
@@ -132,7 +134,7 @@ def parse_header(text: bytes, file_bytes: int, limits: Limits | None = None, sha
     warnings = [f"unknown field {printable(name)}" for name in sorted(entries.unknown)]
     odd = sum(1 for row in ordered if not is_aligned(row, data_start))
     if odd:
-        warnings.append(f"{odd} tensors do not lie at a multiple of their element size")
+        warnings.append(f"{odd} {UNALIGNED}")
     return Header(ordered, entries.metadata or {}, data_start, file_bytes, tuple(warnings))
 
 
