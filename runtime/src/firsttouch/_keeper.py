@@ -191,6 +191,8 @@ class Keeper:
         peer.name = hello.name
         peer.lanes = free[: hello.lanes]
         for lane in peer.lanes:
+            # Nobody reads them back (their edges wake), so that the owner before could have filled them up.
+            hush(self.domain.bells[lane])
             hush(self.domain.chimes[lane])
             self._words[self._owner[lane]] = peer.pid or 0xFFFFFFFF
         self._count("leases")

@@ -72,7 +72,6 @@ LANE: Final = (
     Word("taken_seq", 0x84, 4, "server"),
     Word("status", 0x88, 4, "server"),
     Word("rsp_meta", 0x8C, 4, "server"),
-    Word("done_ns", 0x90, 8, "server"),
     Word("tries", 0x98, 4, "server"),
     Word("owner_pid", 0x100, 4, "holder"),
 )

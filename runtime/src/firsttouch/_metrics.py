@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Protocol
 
 # Bucket i counts what is below 2**i ns, from 1 us to 17 s.
 _FIRST_BIT: Final = 10
@@ -42,6 +42,12 @@ class Histogram:
         return [*lines, f"{name}_sum {self.total * scale:.9g}", f"{name}_count {count}"]
 
 
+class Asked(Protocol):
+    """A request that knows when it was sent."""
+
+    submit_ns: int
+
+
 @dataclass
 class Metrics:
     """What a server counts. Times are in ns: queue is from sent to taken, latency from sent to answered."""
@@ -54,6 +60,19 @@ class Metrics:
     batch_size: Histogram = field(default_factory=Histogram)
     queue_ns: Histogram = field(default_factory=Histogram)
     latency_ns: Histogram = field(default_factory=Histogram)
+
+    def took(self, requests: Sequence[Asked], taken_ns: int, answered_ns: int | None = None) -> None:
+        """Count a batch of REQUESTS, taken at TAKEN_NS; those that failed have no latency."""
+        count = len(requests)
+        self.requests += count
+        self.batches += 1
+        self.batch_size.add(count - 1)
+        for request in requests:
+            # What the client says; one that is ahead of this clock waited for nothing.
+            sent = request.submit_ns
+            self.queue_ns.add(taken_ns - sent if sent < taken_ns else 0)
+            if answered_ns is not None:
+                self.latency_ns.add(answered_ns - sent if sent < answered_ns else 0)
 
     def text(self, gauges: Sequence[tuple[str, str, int]] = ()) -> str:
         """Prometheus text, with GAUGES (name, type, value) of the transports."""

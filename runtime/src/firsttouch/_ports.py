@@ -102,7 +102,14 @@ def _open_stream(address: Address, schema: Schema, options: Options, poller: Pol
     if listener is None:
         address, listener = listen(address, options)
     return StreamPort(
-        address, schema, listener, poller, limit=options.lanes, guests=options.guests, context=context
+        address,
+        schema,
+        listener,
+        poller,
+        limit=options.lanes,
+        guests=options.guests,
+        context=context,
+        spin_ns=options.spin_ns,
     )
 
 

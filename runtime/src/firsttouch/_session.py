@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from firsttouch._links import Dial, open_link
 from firsttouch._transport import Lane, Link
-from firsttouch._wire import Array, Status, Writer, failure, unpack_meta
+from firsttouch._wire import Array, failure, unpack_meta
 from firsttouch.errors import BrokenError, BusyError, ClosedError, ExpiredError
 
 _FIRST_PAUSE_SECONDS = 0.001
@@ -28,7 +28,6 @@ class Session:
         self.schema = link.schema
         self.broken = False
         self.free: deque[Lane] = deque(link.lanes)
-        self.writers: dict[Lane, Writer] = {lane: Writer(lane.request) for lane in link.lanes}
         # Whose caller gave up before the answer came: to be used again once it is in.
         self._late: list[Lane] = []
         self._lock = threading.Condition()
@@ -151,15 +150,19 @@ def deadline(seconds: float) -> int:
 def answer(lane: Lane) -> tuple[dict[str, Array], dict[str, object] | None]:
     """Copies of the arrays of LANE's answer, and its metadata. Raises what the server failed with."""
     meta = check_outcome(lane)
-    return {name: view.copy() for name, view in lane.reply.items()}, meta
+    # No comprehension: before Python 3.12 it is a call.
+    arrays = {}
+    for name, view in lane.answer:
+        arrays[name] = view.copy()
+    return arrays, meta
 
 
 def check_outcome(lane: Lane) -> dict[str, object] | None:
     """The metadata of LANE's answer. Raises what the server failed with."""
     status, data = lane.outcome()
-    if status != Status.OK:
+    if status:
         raise failure(status, data.decode(errors="replace"))
-    return unpack_meta(data)
+    return unpack_meta(data) if data else None
 
 
 def expired(link: Link) -> ExpiredError:

@@ -13,8 +13,8 @@ from firsttouch._guests import pidfd_of_server
 from firsttouch._lanes import LANE, at, check_geometry, lane_parts, reply_meta_room
 from firsttouch._sockets import connect_unix, greet
 from firsttouch._transport import READABLE, Address, Lane, Link
-from firsttouch._waiting import SPIN_NS, Fence, fence, hush, ring
-from firsttouch._wire import Hello, Kind, Schema, bye_frame, control_frame, parse_welcome
+from firsttouch._waiting import LOOKS_PER_YIELD, SPIN_NS, Fence, fence, ring
+from firsttouch._wire import Hello, Kind, Schema, Writer, bye_frame, control_frame, parse_welcome
 from firsttouch.errors import BrokenError, ProtocolError
 
 # As many as one message of a unix socket carries (SCM_MAX_FD of include/net/scm.h), less the segment.
@@ -22,6 +22,7 @@ MAX_LANES_OF_CLIENT = 126
 _NO_SLEEP = -1
 _sched_yield = os.sched_yield
 _clock = time.monotonic_ns
+_LOOKS = range(LOOKS_PER_YIELD)
 
 
 class ShmLane(Lane):
@@ -50,41 +51,48 @@ class ShmLane(Lane):
         # The owner before this one may have left its last request answered: the sequence goes on from there.
         self._seq = self._words[self._req]
         self._fence: Fence = link.fence
-        self._words[self._sleep] = int(link.fence.always_ring)
+        self._always_ring = link.fence.always_ring
+        self._words[self._sleep] = int(self._always_ring)
+        # What req_meta says: what it says already is not stored again.
+        self._told = -1
+        self.write = Writer(self.request)
+        self.answer = tuple(self.reply.items())
         self._poll = select.epoll()
-        for fd in (chime, *link.death_fds):
+        # An edge: each ring wakes, and nothing has to be read back.
+        self._poll.register(chime, select.EPOLLIN | select.EPOLLET)
+        for fd in link.death_fds:
             self._poll.register(fd, READABLE)
 
     def submit(self, meta: bytes, deadline_ns: int, again: bool = False) -> None:
-        words = self._words
+        words, quads = self._words, self._quads
         if self._link.closed:
             raise BrokenError("the connection is closed")
-        if meta:
-            self._meta_out[: len(meta)] = meta
-        words[self._req_meta] = len(meta)
-        self._quads[self._deadline] = deadline_ns
-        self._quads[self._submit] = _clock()
+        length = len(meta)
+        if length:
+            self._meta_out[:length] = meta
+        if length != self._told:
+            words[self._req_meta] = self._told = length
+        quads[self._deadline] = deadline_ns
+        quads[self._submit] = _clock()
         self._seq = seq = (self._seq + 1) & 0xFFFFFFFF
         words[self._req] = seq
-        if words[self._srv_sleep] or self._fence.always_ring:
+        if words[self._srv_sleep] or self._always_ring:
             ring(self._bell)
 
     def ready(self) -> bool:
         return bool(self._words[self._rsp] == self._seq)
 
     def spin(self) -> bool:
-        words, rsp, seq = self._words, self._rsp, self._seq
-        if words[rsp] == seq:
-            return True
+        words, rsp, seq, looks = self._words, self._rsp, self._seq, _LOOKS
         end = _clock() + self._link.spin_ns
-        while _clock() < end:
+        while True:
+            # First the others on this CPU: the answer takes longer than that.
             _sched_yield()
-            if words[rsp] == seq:
-                return True
-            _sched_yield()
-            if words[rsp] == seq:
-                return True
-        return False
+            for _ in looks:
+                if words[rsp] == seq:
+                    return True
+            if _clock() > end:
+                return False
 
     def arm(self) -> bool:
         barrier = self._fence.barrier
@@ -102,9 +110,7 @@ class ShmLane(Lane):
 
     def sleep(self, seconds: float) -> None:
         for fd, _ in self._poll.poll(seconds):
-            if fd == self._chime:
-                hush(fd)
-            elif not self.ready():
+            if fd != self._chime and not self.ready():
                 raise self._link.broken()
 
     def outcome(self) -> tuple[int, bytes]:

@@ -16,6 +16,7 @@ from firsttouch._sockets import connect_error, connect_unix, greet
 from firsttouch._stream import WOULD_BLOCK, Frame, tune
 from firsttouch._tls import Tls, context_for
 from firsttouch._transport import READABLE, WRITABLE, Address, Lane, Link
+from firsttouch._waiting import SPIN_NS
 from firsttouch._wire import (
     HEADER_BYTES,
     NO_DEADLINE,
@@ -25,6 +26,7 @@ from firsttouch._wire import (
     Kind,
     Schema,
     Status,
+    Writer,
     bye_frame,
     check_data,
     control_frame,
@@ -34,6 +36,7 @@ from firsttouch._wire import (
 from firsttouch.errors import BrokenError, ProtocolError, RefusedError
 
 _clock = time.monotonic_ns
+_sched_yield = os.sched_yield
 
 
 class StreamLane(Lane):
@@ -47,6 +50,8 @@ class StreamLane(Lane):
         self._in = Frame(schema.reply, self._room)
         self.request = schema.request.views(self._out.body)
         self.reply = schema.reply.views(self._in.body.toreadonly())
+        self.write = Writer(self.request)
+        self.answer = tuple(self.reply.items())
         self._body = schema.request.nbytes
         self._seq = 0
         self._header: Header | None = None
@@ -162,7 +167,7 @@ class StreamLink(Link):
     """As many connections to one server as there are lanes."""
 
     def __init__(self, address: Address, hello: Hello, lanes: int, seconds: float, tls: Tls | None) -> None:
-        self.address, self.closed = address, False
+        self.address, self.closed, self.spin_ns = address, False, 0
         self.peer = str(address)
         self.lanes = []
         context = context_for(address, tls, server=False)
@@ -183,6 +188,7 @@ class StreamLink(Link):
             if self.lanes and schema.digest != self.schema.digest:
                 raise BrokenError(f"{self.peer} changed its schema")
             self.schema = schema
+            self.spin_ns = min(welcome.spin_ns, 20 * SPIN_NS)
             if self.address.scheme == "unix":
                 self.peer = f"{self.address}, process {welcome.pid}"
             self.lanes.append(StreamLane(self, sock))

@@ -14,7 +14,7 @@ from enum import Enum, auto
 from firsttouch import _linux
 from firsttouch._guests import HANDSHAKE_SECONDS, MAX_WAITING, Guests, check_hello, pidfd_of_client
 from firsttouch._lanes import reply_meta_room
-from firsttouch._shm_server import field_bytes
+from firsttouch._shm_server import field_arrays, field_bytes
 from firsttouch._sockets import Listener
 from firsttouch._stream import WOULD_BLOCK, Frame, tune
 from firsttouch._transport import READABLE, WRITABLE, Address, Poller, Port, Slot
@@ -37,6 +37,7 @@ from firsttouch._wire import (
 from firsttouch.errors import BusyError, ProtocolError, TransportError
 
 _clock = time.monotonic_ns
+_sched_yield = os.sched_yield
 
 
 class _State(Enum):
@@ -119,8 +120,8 @@ class Connection(Slot):
         self._in = Frame(schema.request, schema.max_meta_bytes)
         self._out = Frame(schema.reply, reply_meta_room(schema))
         self.fields = field_bytes(schema.request, self._in.body.toreadonly())
-        self.reply_fields = field_bytes(schema.reply, self._out.body)
-        frame = control_frame(Kind.WELCOME, Welcome(schema=schema.blob, pid=os.getpid(), spin_ns=0))
+        self.reply_fields = field_arrays(schema.reply, self._out.body)
+        frame = control_frame(Kind.WELCOME, Welcome(schema=schema.blob, pid=os.getpid(), spin_ns=self._port.spin_ns))
         if self._sock.send(frame) != len(frame):
             raise OSError("the socket takes no greeting")
         self.state = _State.READING
@@ -217,8 +218,6 @@ class Connection(Slot):
 class StreamPort(Port):
     """Accepts connections, and collects the requests that are whole."""
 
-    spins = False
-
     def __init__(
         self,
         address: Address,
@@ -229,8 +228,9 @@ class StreamPort(Port):
         limit: int,
         guests: Guests,
         context: ssl.SSLContext | None,
+        spin_ns: int = 0,
     ) -> None:
-        self.address, self.schema, self.poller = address, schema, poller
+        self.address, self.schema, self.poller, self.spin_ns = address, schema, poller, spin_ns
         self._listener, self._limit, self._guests, self._context = listener, limit, guests, context
         self.whole: list[Connection] = []
         self._all: dict[int, Connection] = {}
@@ -299,6 +299,17 @@ class StreamPort(Port):
         oldest = time.monotonic() - HANDSHAKE_SECONDS
         for connection in [item for fd, item in self._all.items() if fd not in self._greeted and item.since < oldest]:
             connection._refuse(ProtocolError(f"no greeting within {HANDSHAKE_SECONDS} s"))
+
+    def spin(self, limit: int, span_ns: int) -> list[Slot]:
+        run, whole = self.poller.run, self.whole
+        end = _clock() + span_ns
+        while True:
+            run(0)
+            if whole:
+                return self.ready(limit)
+            _sched_yield()
+            if _clock() > end:
+                return []
 
     def ready(self, limit: int) -> list[Slot]:
         # First come, first served: each connection has at most one request here. What was under way when a server

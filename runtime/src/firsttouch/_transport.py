@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from firsttouch._wire import Array, Schema, Status
+from firsttouch._wire import Array, Schema, Status, Writer
 from firsttouch.errors import AddressError
 
 SCHEMES: Final = ("shm", "unix", "tcp")
@@ -109,10 +109,15 @@ class Poller:
 
 
 class Lane(ABC):
-    """A client's end: one request at a time, written into `request`, answered in `reply` (views of the transport)."""
+    """A client's end: one request at a time, written into `request`, answered in `reply` (views of the transport).
+
+    write: copies a caller's arrays into request; answer: the items of reply.
+    """
 
     request: dict[str, Array]
     reply: dict[str, Array]
+    write: Writer
+    answer: tuple[tuple[str, Array], ...]
 
     @abstractmethod
     def submit(self, meta: bytes, deadline_ns: int, again: bool = False) -> None:
@@ -167,10 +172,10 @@ class Link(ABC):
 
 
 class Slot(ABC):
-    """A server's end of a lane. fields: the bytes of the request's arrays, reply_fields: of the answer's."""
+    """A server's end of a lane. fields: the bytes of the request's arrays, reply_fields: the answer's arrays."""
 
     fields: list[memoryview]
-    reply_fields: list[memoryview]
+    reply_fields: list[Array]
     peer: str
     deadline_ns: int
     submit_ns: int
@@ -192,11 +197,14 @@ class Port(ABC):
 
     address: Address
     schema: Schema
-    spins: bool
 
     @abstractmethod
     def ready(self, limit: int) -> list[Slot]:
         """Up to LIMIT slots whose request is complete and not accepted, without waiting; each in its turn."""
+
+    @abstractmethod
+    def spin(self, limit: int, span_ns: int) -> list[Slot]:
+        """As ready(), after looking for up to SPAN_NS, with yields in between. For a server with this port alone."""
 
     @abstractmethod
     def arm(self) -> bool:

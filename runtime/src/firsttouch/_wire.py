@@ -443,6 +443,14 @@ class Writer:
         if len(arrays) != len(pairs):
             raise self._misfit(arrays)
         try:
+            if len(pairs) == 1:
+                # The usual schema, in one turn.
+                ((name, view, dtype, shape),) = pairs
+                array = arrays[name]
+                if array.dtype != dtype or array.shape != shape:
+                    raise self._misfit(arrays)
+                view[...] = array
+                return
             for name, _, dtype, shape in pairs:
                 array = arrays[name]
                 if array.dtype != dtype or array.shape != shape:

@@ -82,16 +82,16 @@ class Ours:
 
     def serve(self, folder: str, started: Callable[[], None]) -> None:
         """See Peer."""
-        act = np.zeros((64, ACTION), np.float32)
+        answers = [{"act": np.zeros((count, ACTION), np.float32)} for count in range(65)]
         with InferenceServer(self._address(folder), SCHEMA, options=Options(spin_ns=self._spin_ns)) as server:
             if self._scheme == "tcp":
                 with open(f"{folder}/port", "w", encoding="ascii") as file:
                     file.write(server.addresses[0].rpartition(":")[2])
             started()
             for batch in server.batches():
-                count = len(batch)
-                act[:count] = batch.arrays["obs"][:, :1]
-                batch.reply({"act": act[:count]})
+                answer = answers[len(batch)]
+                answer["act"][...] = batch.arrays["obs"][:, :1]
+                batch.reply(answer)
 
     def connect(self, folder: str) -> Call:
         """See Peer."""

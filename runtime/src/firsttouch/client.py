@@ -37,9 +37,7 @@ def _resolve(address: str, latency_target_us: float | None = None) -> tuple[str,
 
 
 def _wait(lane: Lane, deadline_ns: int) -> bool:
-    """Wait for LANE's answer. False when the deadline passed. Raises BrokenError, ProtocolError."""
-    if lane.spin():
-        return True
+    """Wait asleep for LANE's answer. False when the deadline passed. Raises BrokenError, ProtocolError."""
     while True:
         try:
             if lane.arm():
@@ -70,8 +68,18 @@ class LeasedLane:
 
         Raises ExpiredError after TIMEOUT seconds, BrokenError, HandlerError.
         """
-        self.submit(meta, timeout)
-        return self.result(timeout)
+        # submit() and result() at once: one deadline, and few calls.
+        if self.pending:
+            raise BusyError("this lane waits for an answer already", hint="call result() first")
+        lane, session = self._lane, self._session
+        until = _clock() + int((self._timeout if timeout is None else timeout) * 1e9)
+        data = pack_meta(meta, session.schema.max_meta_bytes) if meta is not None else b""
+        lane.submit(data, until)
+        self.pending = True
+        if not (lane.spin() or _wait(lane, until)):
+            raise expired(session.link)
+        self.pending = False
+        return check_outcome(lane)
 
     def submit(self, meta: Mapping[str, Any] | None = None, timeout: float | None = None) -> None:
         """Send what is in `request` and go on; do not touch it before result(). Raises BusyError, BrokenError."""
@@ -83,7 +91,9 @@ class LeasedLane:
 
     def result(self, timeout: float | None = None) -> dict[str, Any] | None:
         """Wait for the answer of submit(). After ExpiredError it may be called again."""
-        if not _wait(self._lane, deadline(self._timeout if timeout is None else timeout)):
+        lane = self._lane
+        until = deadline(self._timeout if timeout is None else timeout)
+        if not (lane.ready() or lane.spin() or _wait(lane, until)):
             raise expired(self._session.link)
         self.pending = False
         return check_outcome(self._lane)
@@ -171,10 +181,10 @@ class InferenceClient:
         pending = False
         try:
             data = pack_meta(meta, session.schema.max_meta_bytes) if meta is not None else b""
-            session.writers[lane](arrays)
+            lane.write(arrays)
             lane.submit(data, until, again)
             pending = True
-            if not _wait(lane, until):
+            if not (lane.spin() or _wait(lane, until)):
                 raise expired(session.link)
             pending = False
             return answer(lane)
@@ -288,7 +298,7 @@ class AsyncInferenceClient:
             lane = session.lease()
         pending = False
         try:
-            session.writers[lane](arrays)
+            lane.write(arrays)
             lane.submit(pack_meta(meta, session.schema.max_meta_bytes), until, again)
             pending = True
             if not await _wait_async(lane, until):

@@ -21,7 +21,8 @@ from firsttouch.errors import ClosedError, HandlerError, ProtocolError, SchemaEr
 
 _clock = time.monotonic_ns
 _sched_yield = os.sched_yield
-_LOOKS_PER_TURN = 4
+# target[:] as a value: the slice is not made each time.
+_ALL = slice(None)
 
 
 def resolve(address: str | Sequence[str]) -> list[str]:
@@ -39,15 +40,21 @@ class Batch:
     arrays: for each field an array [n, *shape], valid until the next batch; metas: metadata of each request or None.
     """
 
-    __slots__ = ("_metrics", "_server", "_slots", "arrays", "metas")
+    __slots__ = ("_server", "_slots", "_taken_ns", "arrays", "metas")
 
     def __init__(
-        self, server: InferenceServer, slots: list[Slot], metas: list[dict[str, Any] | None], arrays: dict[str, Array]
+        self,
+        server: InferenceServer,
+        slots: list[Slot],
+        metas: list[dict[str, Any] | None],
+        arrays: dict[str, Array],
+        taken_ns: int,
     ) -> None:
         self._server = server
         self._slots = slots
         self.metas = metas
         self.arrays = arrays
+        self._taken_ns = taken_ns
 
     def __len__(self) -> int:
         return len(self.metas)
@@ -67,20 +74,24 @@ class Batch:
 
         Raises SchemaError when they do not fit; nothing is answered then. Raises ClosedError the second time.
         """
-        slots = self._slots
+        slots, server = self._slots, self._server
         if not slots:
             raise ClosedError("this batch is answered already")
-        rows = self._server._reply_rows(arrays, len(slots))
-        limit = self._server.schema.max_meta_bytes
-        blobs = [pack_meta(meta, limit) for meta in metas] if metas is not None else [b""] * len(slots)
-        if len(blobs) != len(slots):
-            raise SchemaError(f"{len(blobs)} metadata for {len(slots)} requests")
+        rows = server._reply_rows(arrays, len(slots))
+        if metas is None:
+            blobs = _NO_METAS
+        else:
+            limit = server.schema.max_meta_bytes
+            blobs = [pack_meta(meta, limit) for meta in metas]
+            if len(blobs) != len(slots):
+                raise SchemaError(f"{len(blobs)} metadata for {len(slots)} requests")
         self._slots = []
         for i, slot in enumerate(slots):
-            for (data, size), target in zip(rows, slot.reply_fields, strict=True):
-                target[:] = data[i * size : i * size + size]
-            slot.finish(Status.OK, blobs[i])
-        self._server._count_answers(slots)
+            for field, target in enumerate(slot.reply_fields):
+                target[...] = rows[field][i]
+            slot.finish(_OK, blobs[i] if blobs else b"")
+        # From here on the clients are at work again; what is only counted comes now.
+        server._answered(slots, self._taken_ns)
 
     def fail(self, text: str) -> None:
         """Answer all with HandlerError(TEXT). Raises ClosedError when they are answered already."""
@@ -90,8 +101,11 @@ class Batch:
         for slot in slots:
             slot.finish(Status.HANDLER, text.encode()[:512])
         self._server.counts.failed += len(slots)
+        self._server.counts.took(slots, self._taken_ns)
 
 
+_OK = Status.OK
+_NO_METAS: list[bytes] = []
 Handler = Callable[[Batch], Mapping[str, Array]]
 
 
@@ -130,8 +144,9 @@ class InferenceServer:
             self.close()
             raise
         self.schema = self._ports[0].schema
-        self._spin_ns = options.spin_ns if any(port.spins for port in self._ports) else 0
-        self._has_streams = not all(port.spins for port in self._ports)
+        self._spin_ns = options.spin_ns
+        self._alone = self._ports[0] if len(self._ports) == 1 else None
+        self._has_streams = any(port.address.scheme != "shm" for port in self._ports)
         self._make_buffers()
 
     def _make_buffers(self) -> None:
@@ -147,8 +162,10 @@ class InferenceServer:
             for i in range(count)
         ]
         self._views = [{name: stack[:n] for name, stack in self._stacks.items()} for n in range(count + 1)]
-        self._reply_fields = [
-            (item.name, np.dtype(item.dtype), item.shape, item.nbytes) for item in self.schema.reply.fields
+        # What an answer to n requests must be, field by field.
+        self._reply_checks = [
+            [(item.name, np.dtype(item.dtype), (n, *item.shape)) for item in self.schema.reply.fields]
+            for n in range(count + 1)
         ]
 
     @property
@@ -242,15 +259,10 @@ class InferenceServer:
     def _wait(self) -> list[Slot]:
         """Requests, or nothing after stop() or a while. Spins first, then sleeps."""
         if self._spin_ns:
-            end = _clock() + self._spin_ns
-            while True:
-                for _ in range(_LOOKS_PER_TURN):
-                    found = self._ready()
-                    if found:
-                        return found
-                    _sched_yield()
-                if _clock() > end:
-                    break
+            alone = self._alone
+            found = alone.spin(self._max_batch, self._spin_ns) if alone is not None else self._spin()
+            if found:
+                return found
         while not self._stopping:
             if any(port.arm() for port in self._ports):
                 break
@@ -261,11 +273,22 @@ class InferenceServer:
             port.disarm()
         return self._ready()
 
+    def _spin(self) -> list[Slot]:
+        """Look at all ports in turn for a while."""
+        end = _clock() + self._spin_ns
+        while True:
+            found = self._ready()
+            if found:
+                return found
+            _sched_yield()
+            if _clock() > end:
+                return []
+
     def _take(self, slots: list[Slot]) -> Batch | None:
         """Accept SLOTS and copy their rows; those that are too late or wrong are answered here."""
         if not slots:
             return None
-        counts, now = self.counts, _clock()
+        counts, now, rows, n = self.counts, _clock(), self._rows, 0
         taken: list[Slot] = []
         metas: list[dict[str, Any] | None] = []
         for slot in slots:
@@ -284,39 +307,31 @@ class InferenceServer:
                 counts.expired += 1
                 slot.finish(Status.EXPIRED, b"the deadline was over before the request was taken")
                 continue
-            for target, source in zip(self._rows[len(taken)], slot.fields, strict=True):
-                target[:] = source
-            counts.queue_ns.add(max(0, min(now - slot.submit_ns, 1 << 62)))
+            row = rows[n]
+            for field, source in enumerate(slot.fields):
+                row[field][_ALL] = source
+            n += 1
             taken.append(slot)
             metas.append(meta)
-        if not taken:
-            return None
-        counts.batches += 1
-        counts.requests += len(taken)
-        counts.batch_size.add(len(taken) - 1)
-        return Batch(self, taken, metas, self._views[len(taken)])
+        return Batch(self, taken, metas, self._views[n], now) if n else None
 
-    def _reply_rows(self, arrays: Mapping[str, Array], count: int) -> list[tuple[memoryview, int]]:
-        """The bytes of ARRAYS and of one row of each, in the schema's order. Raises SchemaError."""
+    def _reply_rows(self, arrays: Mapping[str, Array], count: int) -> list[Array]:
+        """ARRAYS in the schema's order. Raises SchemaError."""
         found = []
-        for name, dtype, shape, nbytes in self._reply_fields:
+        checks = self._reply_checks[count]
+        for name, dtype, shape in checks:
             array = arrays.get(name)
-            if array is None or array.dtype != dtype or array.shape != (count, *shape):
+            if array is None or array.dtype != dtype or array.shape != shape:
                 told = "missing" if array is None else f"{array.dtype}{list(array.shape)}"
-                raise SchemaError(f"answer {name} is {told}; the schema wants {dtype}{[count, *shape]}")
-            if not array.flags.c_contiguous:
-                array = np.ascontiguousarray(array)
-            found.append((array.data.cast("B"), nbytes))
+                raise SchemaError(f"answer {name} is {told}; the schema wants {dtype}{list(shape)}")
+            found.append(array)
         if len(arrays) != len(found):
-            wanted = [item[0] for item in self._reply_fields]
-            raise SchemaError(f"answer has {sorted(arrays)}; the schema wants {wanted}")
+            raise SchemaError(f"answer has {sorted(arrays)}; the schema wants {[item[0] for item in checks]}")
         return found
 
-    def _count_answers(self, slots: list[Slot]) -> None:
-        """Count how long SLOTS took from sent to answered."""
+    def _answered(self, slots: list[Slot], taken_ns: int) -> None:
+        """Count SLOTS, which were taken together at TAKEN_NS and are answered now."""
         if self.on_first_answer is not None:
             self.on_first_answer()
             self.on_first_answer = None
-        now, add = _clock(), self.counts.latency_ns.add
-        for slot in slots:
-            add(max(0, min(now - slot.submit_ns, 1 << 62)))
+        self.counts.took(slots, taken_ns, _clock())
