@@ -19,15 +19,20 @@ MAX_WAITING = 64
 
 @dataclass(frozen=True)
 class Guests:
-    """Which users may connect to a unix socket: this user and root, and those listed."""
+    """Which users may connect to a unix socket: this user and root, those listed, and members of the groups listed."""
 
     uids: frozenset[int] = frozenset()
     gids: frozenset[int] = frozenset()
 
-    def check(self, pid: int, uid: int, gid: int) -> None:
-        """Raise RefusedError unless the process may connect."""
+    def check(self, pid: int, uid: int, gid: int, sock: socket.socket | None = None) -> None:
+        """Raise RefusedError unless the process, which is at the other end of SOCK, may connect."""
         if uid in (0, os.geteuid()) or uid in self.uids or gid in self.gids:
             return
+        if self.gids and sock is not None:
+            # More groups than fit are an error, and then none of them counts.
+            with contextlib.suppress(OSError):
+                if self.gids.intersection(_linux.peer_groups(sock)):
+                    return
         raise RefusedError(f"process {pid} of user {uid}, group {gid} may not use this server")
 
 

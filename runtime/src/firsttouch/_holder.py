@@ -4,6 +4,10 @@
 The holder does little, so that little can go wrong with it: it leases lanes, and starts the server again when that
 died. Requests that were pending lie in the segment; the next server finds them there, and their clients only wait
 longer. The child is forked, not executed anew: whatever the holder has imported need not be imported again.
+
+Beside the server waits a spare: forked already, with everything imported, so that it serves as soon as the server is
+dead. It costs the pages that a forked interpreter writes (about 5 MB). A handler is made in it in advance only when
+that says `spare = True`: two of them at a time may be more memory than there is, of a GPU above all.
 """
 
 from __future__ import annotations
@@ -20,8 +24,9 @@ import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from types import FrameType
+from typing import NamedTuple
 
-from firsttouch import _ports
+from firsttouch import _linux, _ports
 from firsttouch._keeper import Keeper
 from firsttouch._ports import Options
 from firsttouch._shm_server import Domain
@@ -35,14 +40,29 @@ from firsttouch.server import InferenceServer, resolve
 _FIRST_PAUSE_SECONDS = 0.05
 _LONGEST_PAUSE_SECONDS = 2.0
 _STOP_SECONDS = 5.0
+# The next spare is made when the server that just began has had the CPU for a while.
+_SPARE_SECONDS = 0.02
 
 Worker = Callable[[InferenceServer], None]
+
+
+def _nothing(_: bool) -> None:
+    pass
+
+
+class _Child(NamedTuple):
+    """A forked process. GO: a byte there makes a spare the server; -1 when it is that already."""
+
+    pid: int
+    pidfd: int
+    go: int = -1
 
 
 class Holder:
     """Serves SCHEMA at ADDRESSES with WORKER, called with a server in a child process, again whenever that dies.
 
-    Single-threaded. run() returns after stop(), which is for signal handlers and other threads.
+    PREPARE is called in the child before that has a server, with whether it is a spare. Single-threaded. run() returns
+    after stop(), which is for signal handlers and other threads.
     """
 
     def __init__(
@@ -53,10 +73,12 @@ class Holder:
         options: Options | None = None,
         *,
         max_batch: int = 64,
+        prepare: Callable[[bool], None] = _nothing,
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
         """Begin to listen. Raises what InferenceServer raises."""
         self._worker, self._schema, self._max_batch, self._say = worker, schema, max_batch, say
+        self._prepare = prepare
         self._options = options or Options()
         self._domain: Domain | None = None
         self._keeper: Keeper | None = None
@@ -65,13 +87,14 @@ class Holder:
         self._stopping = False
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._poller.add(self._wake, lambda _: None)
-        self.pid = 0
-        self._pidfd = -1
+        self._server: _Child | None = None
+        self._spare: _Child | None = None
         self._began = 0.0
         # Shared with the child.
         self._answered = mmap.mmap(-1, 1)
         self._pause = 0.0
         self._due: float | None = None
+        self._spare_due: float | None = None
         self.restarts = 0
         try:
             for text in resolve(addresses):
@@ -108,6 +131,11 @@ class Holder:
             lines += [f"  {remark}" for remark in report.remarks]
         return lines
 
+    @property
+    def pid(self) -> int:
+        """The server's process, 0 while there is none."""
+        return self._server.pid if self._server is not None else 0
+
     def run(self) -> None:
         """Run until stop(). The server is ended with SIGTERM, and killed if that takes more than 5 s."""
         try:
@@ -119,8 +147,11 @@ class Holder:
                 if self._due is not None and time.monotonic() >= self._due:
                     self._due = None
                     self._start()
+                if self._spare_due is not None and time.monotonic() >= self._spare_due:
+                    self._spare_due = None
+                    self._spare = self._fork(spare=True)
         finally:
-            self._end_worker()
+            self._end()
             self._close()
 
     def stop(self, *_: int | FrameType | None) -> None:
@@ -131,13 +162,27 @@ class Holder:
 
     def _seconds(self) -> float:
         """How long nothing needs to be looked at."""
-        due = 3600.0 if self._due is None else max(0.0, self._due - time.monotonic())
-        return min(due, self._keeper.patience() if self._keeper is not None else due)
+        dues = [due for due in (self._due, self._spare_due) if due is not None]
+        seconds = max(0.0, min(dues) - time.monotonic()) if dues else 3600.0
+        return min(seconds, self._keeper.patience() if self._keeper is not None else seconds)
 
     def _start(self) -> None:
-        """Fork the server."""
-        parent = os.getpid()
+        """Make the spare the server, or fork one."""
         self._answered[0] = 0
+        self._began = time.monotonic()
+        self._server, self._spare = self._spare, None
+        if self._server is not None:
+            os.write(self._server.go, b"g")
+            os.close(self._server.go)
+            self._server = self._server._replace(go=-1)
+        else:
+            self._server = self._fork(spare=False)
+        self._spare_due = self._began + _SPARE_SECONDS
+
+    def _fork(self, *, spare: bool) -> _Child:
+        """A child that serves, at once or when it is told to."""
+        parent = os.getpid()
+        wait, go = os.pipe() if spare else (-1, -1)
         sys.stdout.flush()
         sys.stderr.flush()
         with warnings.catch_warnings():
@@ -147,7 +192,9 @@ class Holder:
         if pid == 0:
             status = 1
             try:
-                self._be_worker(parent)
+                if spare:
+                    os.close(go)
+                self._be_child(parent, wait)
                 status = 0
             except BaseException:  # noqa: BLE001  nothing may leave the child
                 traceback.print_exc()
@@ -156,54 +203,83 @@ class Holder:
                     sys.stdout.flush()
                     sys.stderr.flush()
                 os._exit(status)
-        self.pid, self._began = pid, time.monotonic()
-        self._pidfd = os.pidfd_open(pid)
-        self._poller.add(self._pidfd, self._died, select.EPOLLIN)
+        if spare:
+            os.close(wait)
+        child = _Child(pid, os.pidfd_open(pid), go)
+        self._poller.add(child.pidfd, lambda _: self._died(pid), select.EPOLLIN)
+        return child
 
-    def _be_worker(self, parent: int) -> None:
-        """In the child: serve until told to stop, or until the holder is gone."""
+    def _be_child(self, parent: int, wait: int) -> None:
+        """In the child: serve until told to stop, or until the holder is gone. WAIT: until a byte comes there."""
         self._poller.close()
         os.close(self._wake)
         if self._keeper is not None:
             self._keeper.abandon()
-        options = replace(self._options, domain=self._domain, listeners=self._listeners)
+        for other in (self._server, self._spare):
+            if other is not None:
+                os.close(other.pidfd)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+        self._prepare(wait >= 0)
+        spare = wait >= 0
+        options = replace(self._options, domain=self._domain, listeners=self._listeners, standby=spare)
         with InferenceServer(self.addresses, self._schema, options=options, max_batch=self._max_batch) as server:
-            signal.signal(signal.SIGTERM, lambda *_: server.stop())
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
             server.stop_with(parent)
+            if spare:
+                if self._domain is not None:
+                    # A fork has no page table of shared memory: that is made now, not when there is haste.
+                    self._domain.segment.mapping.madvise(_linux.MADV_POPULATE_WRITE)
+                told = os.read(wait, 1)
+                os.close(wait)
+                if not told:
+                    os._exit(0)
+                server.begin()
+            signal.signal(signal.SIGTERM, lambda *_: server.stop())
             server.on_first_answer = lambda: self._answered.__setitem__(0, 1)
             self._worker(server)
 
-    def _died(self, _: int) -> None:
-        """The server is gone: start the next one, at once unless it lived too short."""
-        _, status = os.waitpid(self.pid, 0)
-        self._poller.drop(self._pidfd)
-        os.close(self._pidfd)
-        self._pidfd = -1
+    def _died(self, pid: int) -> None:
+        """A child is gone. Start the next server, at once unless this one lived too short."""
+        spare = self._spare is not None and self._spare.pid == pid
+        child = self._spare if spare else self._server
+        assert child is not None
+        _, status = os.waitpid(pid, 0)
+        self._poller.drop(child.pidfd)
+        os.close(child.pidfd)
+        if child.go >= 0:
+            os.close(child.go)
+        code = os.waitstatus_to_exitcode(status)
+        if spare:
+            self._spare = None
+            if not self._stopping:
+                self._say(f"the spare {pid} ended with status {code}, next one in {_LONGEST_PAUSE_SECONDS:.0f} s")
+                self._spare_due = time.monotonic() + _LONGEST_PAUSE_SECONDS
+            return
+        self._server = None
         if self._stopping:
-            self.pid = 0
             return
         lived = time.monotonic() - self._began
         if self._answered[0]:
             self._pause = 0.0
         self._due = time.monotonic() + self._pause
-        code = os.waitstatus_to_exitcode(status)
-        self._say(f"server {self.pid} ended with status {code} after {lived:.1f} s, next one in {self._pause:.2f} s")
+        self._say(f"server {pid} ended with status {code} after {lived:.1f} s, next one in {self._pause:.2f} s")
         self._pause = min(max(2 * self._pause, _FIRST_PAUSE_SECONDS), _LONGEST_PAUSE_SECONDS)
-        self.pid = 0
         self.restarts += 1
 
-    def _end_worker(self) -> None:
-        """End the server and wait for it."""
-        if not self.pid:
-            return
-        with contextlib.suppress(ProcessLookupError, ChildProcessError):
-            os.kill(self.pid, signal.SIGTERM)
-            if not select.select([self._pidfd], [], [], _STOP_SECONDS)[0]:
-                os.kill(self.pid, signal.SIGKILL)
-            os.waitpid(self.pid, 0)
-        os.close(self._pidfd)
-        self.pid = 0
+    def _end(self) -> None:
+        """End the children and wait for them."""
+        for child in (self._spare, self._server):
+            if child is None:
+                continue
+            if child.go >= 0:
+                os.close(child.go)
+            with contextlib.suppress(ProcessLookupError, ChildProcessError):
+                os.kill(child.pid, signal.SIGTERM)
+                if not select.select([child.pidfd], [], [], _STOP_SECONDS)[0]:
+                    os.kill(child.pid, signal.SIGKILL)
+                os.waitpid(child.pid, 0)
+            os.close(child.pidfd)
+        self._server = self._spare = None
 
     def _close(self) -> None:
         """Give everything back."""

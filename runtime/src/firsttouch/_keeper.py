@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 
 from firsttouch import _linux, _shm
 from firsttouch._guests import HANDSHAKE_SECONDS, MAX_WAITING, Guests, check_hello, pidfd_of_client
+from firsttouch._kept import Store
 from firsttouch._lanes import LANE, at
 from firsttouch._shm_client import MAX_LANES_OF_CLIENT
 from firsttouch._shm_server import Domain
@@ -36,7 +37,7 @@ from firsttouch._wire import (
     refusal,
     unpack_header,
 )
-from firsttouch.errors import BusyError, ProtocolError, TransportError
+from firsttouch.errors import BusyError, KernelError, ProtocolError, TransportError
 
 _TICK_SECONDS = 0.5
 _BYE = bye_frame()
@@ -53,18 +54,25 @@ class Peer:
     pidfd: int = -1
     lanes: list[int] = field(default_factory=list)
     name: str = ""
+    # Under which name the service manager has the connection.
+    kept: str = ""
 
 
 class Keeper:
     """Leases lanes of DOMAIN to the clients that LISTENER accepts. Call run() in one thread, stop() from any."""
 
-    def __init__(self, domain: Domain, listener: Listener, guests: Guests, spin_ns: int) -> None:
+    def __init__(
+        self, domain: Domain, listener: Listener, guests: Guests, spin_ns: int, store: Store | None = None
+    ) -> None:
+        """STORE: who keeps the clients' connections, so that they outlive this process."""
         self.domain, self.listener, self._guests, self._spin_ns = domain, listener, guests, spin_ns
+        self._store = store
         self.on_death: Callable[[int, str], None] = lambda pid, name: None
         self._words = domain.segment.words
-        self._owner = [
-            (domain.segment.control(lane) + at(LANE, "owner_pid")) // 4 for lane in range(len(domain.bells))
-        ]
+        self._owner, self._link = (
+            [(domain.segment.control(lane) + at(LANE, name)) // 4 for lane in range(len(domain.bells))]
+            for name in ("owner_pid", "owner_link")
+        )
         self._poller = Poller()
         self._peers: dict[int, Peer] = {}
         # Lanes without a client whose last request is not answered yet.
@@ -73,6 +81,8 @@ class Keeper:
         self._stopping = False
         self._poller.add(self._stop, lambda _: hush(self._stop))
         self._poller.add(listener.sock.fileno(), self._accept)
+        if store is not None:
+            self._adopt(store)
 
     @property
     def epoll_fd(self) -> int:
@@ -119,6 +129,31 @@ class Keeper:
         self.listener.sock.close()
         os.close(self._stop)
 
+    def _adopt(self, store: Store) -> None:
+        """Take over the clients of the process before this one. Lanes whose client is gone are orphans."""
+        taken: set[int] = set()
+        for name in store.names("peer."):
+            first, _, start = name.removeprefix("peer.").partition(".")
+            sock = socket.socket(fileno=store.take(name))
+            sock.setblocking(False)
+            peer = Peer(sock, _linux.peer_credentials(sock)[0], time.monotonic(), kept=name)
+            peer.lanes = [
+                lane
+                for lane, (owner, link) in enumerate(zip(self._owner, self._link, strict=True))
+                if self._words[owner] and self._words[link] == int(first) + 1
+            ]
+            if not peer.lanes:
+                sock.close()
+                store.forget(name)
+                continue
+            taken.update(peer.lanes)
+            self._peers[sock.fileno()] = peer
+            self._watch(peer, int(start))
+            self._poller.add(sock.fileno(), lambda _, peer=peer: self._read(peer))  # type: ignore[misc]
+        self._orphans = {lane for lane, owner in enumerate(self._owner) if self._words[owner]} - taken
+        self._count_attached()
+        self._reclaim()
+
     def _waiting(self) -> int:
         """How many connections have not finished their handshake."""
         return sum(not peer.lanes for peer in self._peers.values())
@@ -134,7 +169,7 @@ class Keeper:
         peer = Peer(sock, pid, time.monotonic())
         self._peers[sock.fileno()] = peer
         try:
-            self._guests.check(pid, uid, gid)
+            self._guests.check(pid, uid, gid, sock)
             if self._waiting() > MAX_WAITING:
                 raise BusyError(f"more than {MAX_WAITING} connections are in their handshake")
         except TransportError as error:
@@ -187,16 +222,24 @@ class Keeper:
                 f"{len(free)} of {len(self._owner)} lanes are free, {hello.lanes} are asked for",
                 hint="give the server more lanes",
             )
-        self._watch(peer, hello)
+        self._watch(peer, hello.start)
         peer.name = hello.name
         peer.lanes = free[: hello.lanes]
         for lane in peer.lanes:
             # Nobody reads them back (their edges wake), so that the owner before could have filled them up.
             hush(self.domain.bells[lane])
             hush(self.domain.chimes[lane])
+            self._words[self._link[lane]] = peer.lanes[0] + 1
             self._words[self._owner[lane]] = peer.pid or 0xFFFFFFFF
         self._count("leases")
-        self._words[_shm.index("attached")] = sum(bool(other.lanes) for other in self._peers.values())
+        self._count_attached()
+        if self._store is not None:
+            # Before the client hears of its lanes: from then on it counts on their being kept.
+            peer.kept = f"peer.{peer.lanes[0]}.{hello.start}"
+            try:
+                self._store.keep(peer.kept, peer.sock.fileno(), watch=True)
+            except KernelError as error:
+                raise BusyError(f"the connection cannot be kept: {error.message}", hint=error.hint) from error
         self._welcome(peer)
 
     def _welcome(self, peer: Peer) -> None:
@@ -208,6 +251,7 @@ class Keeper:
             spin_ns=self._spin_ns,
             lanes=peer.lanes,
             geometry=segment.geometry,
+            kept=self._store is not None,
         )
         fds = [segment.fd]
         for lane in peer.lanes:
@@ -222,9 +266,9 @@ class Keeper:
             # A socket that has just been made takes this much, unless its owner wants trouble.
             self._gone(peer, died=False)
 
-    def _watch(self, peer: Peer, hello: Hello) -> None:
-        """Hear of the death of PEER's process, also when a child of it keeps the socket open."""
-        peer.pidfd = pidfd_of_client(peer.sock, hello.start)
+    def _watch(self, peer: Peer, start: int) -> None:
+        """Hear of the death of PEER's process, which began at START, also when a child of it keeps the socket open."""
+        peer.pidfd = pidfd_of_client(peer.sock, start)
         if peer.pidfd >= 0:
             self._poller.add(peer.pidfd, lambda _: self._gone(peer, died=True))
 
@@ -251,11 +295,13 @@ class Keeper:
             self._poller.drop(peer.pidfd)
             os.close(peer.pidfd)
             peer.pidfd = -1
+        if self._store is not None and peer.kept:
+            self._store.forget(peer.kept)
         peer.sock.close()
         self._orphans.update(peer.lanes)
         peer.lanes = []
         self._reclaim()
-        self._words[_shm.index("attached")] = sum(bool(other.lanes) for other in self._peers.values())
+        self._count_attached()
 
     def _end_late_handshakes(self) -> None:
         """Hang up on who connected and said nothing."""
@@ -275,6 +321,10 @@ class Keeper:
         if done:
             self._orphans.difference_update(done)
             self._count("leases")
+
+    def _count_attached(self) -> None:
+        """Tell how many clients have lanes."""
+        self._words[_shm.index("attached")] = sum(bool(peer.lanes) for peer in self._peers.values())
 
     def _count(self, name: str) -> None:
         """Add one to a word of the holder's line."""

@@ -74,6 +74,7 @@ LANE: Final = (
     Word("rsp_meta", 0x8C, 4, "server"),
     Word("tries", 0x98, 4, "server"),
     Word("owner_pid", 0x100, 4, "holder"),
+    Word("owner_link", 0x104, 4, "holder"),
 )
 
 

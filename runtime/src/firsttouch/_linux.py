@@ -66,8 +66,9 @@ class Membarrier(IntEnum):
 # include/uapi/asm-generic/mman-common.h: fault pages in, writable, or return an error instead of a later SIGBUS (5.14).
 MADV_POPULATE_READ = 22
 MADV_POPULATE_WRITE = 23
-# include/uapi/asm-generic/socket.h: a pidfd of the peer of a unix socket (6.5).
+# include/uapi/asm-generic/socket.h: a pidfd of the peer of a unix socket (6.5), its supplementary groups (4.13).
 SO_PEERPIDFD = 77
+SO_PEERGROUPS = 59
 
 
 @lru_cache(maxsize=1)
@@ -205,6 +206,12 @@ def peer_credentials(sock: socket.socket) -> tuple[int, int, int]:
     """(pid, uid, gid) of the process at the other end of a unix socket, as it was when it connected or listened."""
     pid, uid, gid = struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
     return pid, uid, gid
+
+
+def peer_groups(sock: socket.socket) -> list[int]:
+    """The supplementary groups of the process at the other end of a unix socket, as SO_PEERCRED has the first."""
+    data = sock.getsockopt(socket.SOL_SOCKET, SO_PEERGROUPS, 4096)
+    return [group for (group,) in struct.iter_unpack("I", data[: len(data) // 4 * 4])]
 
 
 def start_ticks(pid: int | str) -> int:

@@ -25,7 +25,8 @@ class Options:
 
     lanes: how many requests can be under way in shared memory. pages: auto, hugetlb, thp or 4k. node: the memory node
     to bind to. socket_mode: of the socket's file. guests: who else may connect. tls: for tcp, and a must off
-    loopback. domain, listeners: what another process keeps for this one.
+    loopback. domain, listeners: what another process keeps for this one; standby: a server is at work there, and this
+    one begins with InferenceServer.begin().
     """
 
     lanes: int = 64
@@ -36,6 +37,7 @@ class Options:
     guests: Guests = field(default_factory=Guests)
     tls: Tls | None = None
     domain: Domain | None = None
+    standby: bool = False
     listeners: Mapping[Address, Listener] = field(default_factory=dict)
 
 
@@ -58,7 +60,7 @@ class KeptPort(ShmPort):
 def open_port(address: Address, schema: Schema | None, options: Options, poller: Poller) -> Port:
     """Listen at ADDRESS. See InferenceServer for what it raises."""
     if options.domain is not None and address.scheme == "shm":
-        return ShmPort(address, options.domain, poller)
+        return ShmPort(address, options.domain, poller, standby=options.standby)
     if schema is None:
         raise SchemaError(f"{address} needs a schema")
     return _OPENERS[address.scheme](address, schema, options, poller)

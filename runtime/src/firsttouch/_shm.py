@@ -14,9 +14,9 @@ import fcntl
 import mmap
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from firsttouch import _linux
 from firsttouch._lanes import (
@@ -55,6 +55,10 @@ class PageReport:
     def placed(self) -> bool:
         """Whether every page lies on the node that was asked for."""
         return self.node is not None and set(self.pages_on_node) == {self.node}
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {**asdict(self), "pages_on_node": {str(node): count for node, count in self.pages_on_node.items()}}
 
 
 @dataclass
@@ -206,6 +210,22 @@ def _verify(report: PageReport, address: int, length: int) -> None:
         return
     if report.node is not None and not report.placed:
         report.remarks.append(f"pages per node are {report.pages_on_node}, not all on node {report.node}")
+
+
+def report_of(segment: Segment, node: int | None) -> PageReport:
+    """What the pages of a SEGMENT are that another process made, bound to NODE now if they were not. Raises OSError."""
+    kind = "4k"
+    if _linux.filesystem_magic(segment.fd) == _linux.HUGETLBFS_MAGIC:
+        kind = "hugetlb"
+    else:
+        with contextlib.suppress(OSError):
+            _check_huge(_linux.address_of(segment.mapping))
+            kind = "thp"
+    report = PageReport(kind, segment.geometry.size, node)
+    address = _linux.address_of(segment.mapping)
+    _bind(report, address, segment.geometry.size)
+    _verify(report, address, segment.geometry.size)
+    return report
 
 
 def _write_header(segment: Segment, spin_ns: int) -> None:

@@ -156,7 +156,7 @@ class ShmLink(Link):
         pid, _, _ = _linux.peer_credentials(self._sock)
         self.pid = pid
         self.peer = f"{self.address}, process {pid}"
-        self.death_fds = [self._sock.fileno(), *self._pidfd()]
+        self.death_fds = [self._sock.fileno(), *([] if welcome.kept else self._pidfd())]
         self.lanes = [
             ShmLane(self, lane, *self._fds[2 * i : 2 * i + 2]) for i, lane in enumerate(lanes)
         ]

@@ -81,14 +81,19 @@ class ShmSlot(Slot):
         self._meta_out = block[parts.reply_meta : parts.reply_meta + reply_meta_room(segment.schema)]
         self._chime = domain.chimes[lane]
         self._always_ring = always_ring
-        # What was pending when a server died is pending for the next one.
-        self.seen = self._words[self._rsp]
-        # The one before died with this request, and perhaps of it.
-        self.suspect = self._words[self._taken] == self._words[self.req] != self.seen
+        self.seen = 0
+        self.suspect = False
         self.deadline_ns = self.submit_ns = 0
         # Whether `tries` may be other than 1, and `status` and `rsp_meta` other than 0: what is so already is not
         # stored again.
         self._tried = self._told = True
+
+    def look_back(self) -> None:
+        """What was pending when the server before this one died is pending for this one."""
+        words = self._words
+        self.seen = words[self._rsp]
+        # That one died with this request, and perhaps of it.
+        self.suspect = words[self._taken] == words[self.req] != self.seen
 
     # The contract has a plain attribute; here the holder of the lane changes, so that it is read each time.
     @property
@@ -140,7 +145,8 @@ def _awake(_: int) -> None:
 class ShmPort(Port):
     """Scans the lanes that are leased. What the lanes' words say is all there is: a restart loses nothing."""
 
-    def __init__(self, address: Address, domain: Domain, poller: Poller) -> None:
+    def __init__(self, address: Address, domain: Domain, poller: Poller, *, standby: bool = False) -> None:
+        """STANDBY: another server is at work; this one follows it at begin()."""
         self.address = address
         self.domain = domain
         self.schema = domain.segment.schema
@@ -150,13 +156,20 @@ class ShmPort(Port):
         self._leases_at, self._sleep = _shm.index("leases"), _shm.index("srv_sleep")
         self._all = [ShmSlot(domain, lane, self._fence.always_ring) for lane in range(len(domain.bells))]
         self._slots: list[ShmSlot] = []
-        # Taken one by one, so that a request that kills its server takes no other one along.
-        self._suspects = [slot for slot in self._all if slot.suspect]
+        self._suspects: list[ShmSlot] = []
         self._leases = -1
         self._last = -1
         # An edge: each ring wakes, and nothing has to be read back.
         for bell in domain.bells:
             poller.add(bell, _awake, select.EPOLLIN | select.EPOLLET)
+        if not standby:
+            self.begin()
+
+    def begin(self) -> None:
+        for slot in self._all:
+            slot.look_back()
+        # Taken one by one, so that a request that kills its server takes no other one along.
+        self._suspects = [slot for slot in self._all if slot.suspect]
         words = self._words
         words[_shm.index("srv_pid")] = os.getpid()
         words[_shm.index("srv_epoch")] = (words[_shm.index("srv_epoch")] + 1) & 0xFFFFFFFF

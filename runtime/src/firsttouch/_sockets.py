@@ -24,7 +24,7 @@ from firsttouch.errors import (
 )
 
 _MAX_FDS = 253
-_BACKLOG = 128
+BACKLOG = 128
 
 
 class Listener(NamedTuple):
@@ -53,7 +53,7 @@ def listen_unix(address: Address, mode: int) -> Listener:
     try:
         sock.bind(scratch)
         os.chmod(scratch, mode)
-        sock.listen(_BACKLOG)
+        sock.listen(BACKLOG)
         inode = os.stat(scratch).st_ino
         # The name appears when the socket listens and has its mode.
         os.rename(scratch, address.path)
@@ -72,7 +72,7 @@ def listen_tcp(address: Address) -> Listener:
     """Listen at a host and port, 0 for any. Raises BusyError, AddressError."""
     try:
         family = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)[0][0]
-        sock = socket.create_server((address.host, address.port), family=family, backlog=_BACKLOG)
+        sock = socket.create_server((address.host, address.port), family=family, backlog=BACKLOG)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise BusyError(f"{address} is served already", hint="choose another port") from error

@@ -269,7 +269,7 @@ class StreamPort(Port):
         pid, uid, gid = _linux.peer_credentials(sock)
         peer = f"process {pid}, user {uid}"
         try:
-            self._guests.check(pid, uid, gid)
+            self._guests.check(pid, uid, gid, sock)
         except TransportError as error:
             return peer, error
         return peer, None
@@ -328,6 +328,9 @@ class StreamPort(Port):
         return bool(self.whole)
 
     def disarm(self) -> None:
+        pass
+
+    def begin(self) -> None:
         pass
 
     def gauges(self) -> list[tuple[str, str, int]]:

@@ -162,6 +162,7 @@ class Lane(ABC):
 class Link(ABC):
     """A client's connection to a server."""
 
+    address: Address
     schema: Schema
     lanes: list[Lane]
     peer: str
@@ -197,6 +198,10 @@ class Port(ABC):
 
     address: Address
     schema: Schema
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Look at what there is now; for a port that was made in advance (Options.standby)."""
 
     @abstractmethod
     def ready(self, limit: int) -> list[Slot]:

@@ -318,13 +318,17 @@ class Geometry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Welcome(msgspec.Struct, forbid_unknown_fields=True):
-    """What a client gets: the schema, its lanes, and how long the server spins."""
+    """What a client gets: the schema, its lanes, and how long the server spins.
+
+    kept: the connection outlives the process, which is started again; only its end is the server's end.
+    """
 
     schema: bytes
     pid: int
     spin_ns: int
     lanes: list[int] = msgspec.field(default_factory=list)
     geometry: Geometry | None = None
+    kept: bool = False
 
 
 class Refusal(msgspec.Struct, forbid_unknown_fields=True):

@@ -12,7 +12,7 @@ import ctypes
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -109,6 +109,23 @@ def pin(
             Step("switch_interval", f"{switch_seconds:g} s", True, undo=lambda: sys.setswitchinterval(old))
         )
     return done
+
+
+def spread(cpus: Sequence[int], home: Set[int], keep: Iterable[int] = ()) -> None:
+    """Give each thread of this process that has no CPU of its own yet one of CPUS[1:], in the order they began.
+
+    CPUS[0] is the serving thread's alone; threads that it starts (of BLAS, of torch) begin on it as well. Those for
+    which there is no CPU go to HOME; those in KEEP (native ids) are left alone.
+    """
+    free, kept = list(cpus[1:]), set(keep)
+    for tid in sorted(int(name) for name in os.listdir("/proc/self/task")):
+        if tid in kept:
+            continue
+        wanted = {free.pop(0)} if free else home
+        # A thread may be gone by now.
+        with contextlib.suppress(OSError):
+            if os.sched_getaffinity(tid) != wanted:
+                os.sched_setaffinity(tid, wanted)
 
 
 def node_of(cpu: int) -> int | None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command `firsttouch`: serve, bench, weights, doctor.
+"""The command `firsttouch`: serve, ping, check, bench, weights, doctor.
 
 The only place that prints, exits, and maps errors to a status. Results go to stdout, everything else to stderr;
 `--json` prints the object that the text is made of.
@@ -13,12 +13,15 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from firsttouch import __version__
 from firsttouch.errors import ArgumentError, FirstTouchError
+
+if TYPE_CHECKING:
+    from firsttouch._job import Job
 
 _HANDLER = "firsttouch._policy:Policy"
 
@@ -29,17 +32,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     if words[:1] == ["weights"]:
         from firsttouch import _cli_weights
 
-        return _cli_weights.main(words[1:])
+        try:
+            named = words[1:2] == ["load"] and any(word.partition("=")[0] == "--model" for word in words[2:])
+            return _cli_weights.main(_model_words(words[2:]) if named else words[1:])
+        except FirstTouchError as error:
+            return _failed("weights load", error, "--json" in words)
     args = _parser().parse_args(words)
     try:
         return int(args.run(args))
     except FirstTouchError as error:
-        if getattr(args, "json", False):
-            print(json.dumps({"error": error.code, "message": error.message, "hint": error.hint}))
-        print(f"firsttouch {args.command}: {error}", file=sys.stderr)
-        return error.exit_status
+        return _failed(args.command, error, getattr(args, "json", False))
     except KeyboardInterrupt:
         return 130
+
+
+def _failed(command: str, error: FirstTouchError, as_json: bool) -> int:
+    """Tell of ERROR; its exit status."""
+    if as_json:
+        print(json.dumps({"error": error.code, "message": error.message, "hint": error.hint}))
+    print(f"firsttouch {command}: {error}", file=sys.stderr)
+    return error.exit_status
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -49,6 +61,8 @@ def _parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
 
     serve = commands.add_parser("serve", help="serve a handler; keeps the memory while the server is restarted")
+    serve.add_argument("--server", metavar="NAME", help="as /etc/firsttouch/servers/NAME.json says; no other option")
+    _add_etc(serve)
     serve.add_argument("--address", action="append", help="shm:///path, unix:///path, tcp://host:port, auto (default)")
     serve.add_argument("--handler", default=_HANDLER, metavar="MODULE:NAME", help="a callable with .schema, or a class")
     serve.add_argument("--lanes", type=int, default=64, help="requests that can be under way")
@@ -57,10 +71,24 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--cpu", type=int, help="pin the server to this CPU, and its memory to the CPU's node")
     serve.add_argument("--fifo", type=int, metavar="PRIORITY", help="real-time priority of the server, with --cpu")
     serve.add_argument("--spin-us", type=float, default=50.0, help="how long to wait on the CPU before sleeping")
-    serve.add_argument("--metrics", type=Path, metavar="FILE", help="for Prometheus text, on SIGUSR1 and at the end")
+    serve.add_argument("--metrics", type=Path, metavar="FILE", help="for Prometheus text, each 15 s and on SIGUSR1")
     for name in ("cert", "key", "authority"):
         serve.add_argument(f"--tls-{name}", metavar="FILE", help="PEM; all three are a must off loopback")
     serve.set_defaults(run=_serve)
+
+    ping = commands.add_parser("ping", help="ask a server for real, and tell how long it takes and how it serves")
+    ping.add_argument("address", nargs="?", help="as of serve; or --server")
+    ping.add_argument("--server", metavar="NAME", help="that of /etc/firsttouch/servers/NAME.json, held against it")
+    _add_etc(ping)
+    ping.add_argument("--calls", type=int, default=200)
+    ping.add_argument("--timeout", type=float, default=5.0, help="seconds for each call")
+    ping.add_argument("--json", action="store_true")
+    ping.set_defaults(run=_ping)
+
+    check = commands.add_parser("check", help="validate all files below /etc/firsttouch")
+    _add_etc(check)
+    check.add_argument("--json", action="store_true")
+    check.set_defaults(run=_check)
 
     bench = commands.add_parser("bench", help="measure round trips on this machine")
     bench.add_argument("what", choices=("transport",))
@@ -76,6 +104,10 @@ def _parser() -> argparse.ArgumentParser:
 
     commands.add_parser("weights", help="model weights in huge pages (firsttouch weights --help)", add_help=False)
     return top
+
+
+def _add_etc(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--etc", metavar="DIR", help="another folder than /etc/firsttouch (or $FIRSTTOUCH_ETC)")
 
 
 def load_handler(text: str) -> Any:
@@ -100,38 +132,46 @@ def load_handler(text: str) -> Any:
 
 
 def _serve(args: argparse.Namespace) -> int:
-    """Hold the memory, and run the handler in a child."""
-    from firsttouch import affinity
+    """Under systemd as one process whose memory the manager keeps; else hold the memory, and serve in a child."""
+    from firsttouch import _systemd
+
+    # Both are taken from the environment: a child is neither this service nor its heir.
+    notifier, found = _systemd.notifier(), _systemd.inherited()
+    job = _job_of(args)
+    if notifier is not None:
+        from firsttouch._service import Service
+
+        Service(job, notifier, found, _say).run()
+        return 0
+    return _hold(job)
+
+
+def _hold(job: Job) -> int:
+    """Hold the memory, and serve in a child."""
     from firsttouch._holder import Holder
-    from firsttouch._ports import Options
+    from firsttouch._job import Worker
+    from firsttouch._lookout import Lookout
     from firsttouch.server import InferenceServer
 
-    handler = load_handler(args.handler)
+    worker = Worker(job, _say)
 
-    def worker(server: InferenceServer) -> None:
-        # Whatever threads the handler has, the one that serves gets the interpreter soon.
-        sys.setswitchinterval(affinity.SERVER_SWITCH_SECONDS)
-        if args.cpu is not None:
-            seconds = affinity.SERVER_SWITCH_SECONDS
-            for step in affinity.pin(args.cpu, fifo_priority=args.fifo, switch_seconds=seconds).refused:
-                _say(f"{step.name} {step.wanted} refused: {step.reason}")
-        if args.metrics is not None:
-            signal.signal(signal.SIGUSR1, lambda *_: _write_metrics(args.metrics, server.metrics()))
-        # A class is made here, in the process that serves: weights are loaded once per server.
-        answer = handler() if isinstance(handler, type) else handler
-        server.serve(answer)
-        if args.metrics is not None:
-            _write_metrics(args.metrics, server.metrics())
+    def serve(server: InferenceServer) -> None:
+        lookout = Lookout()
+        if job.cpus or job.metrics:
+            lookout.start(worker.home)
+        try:
+            worker.serve(server, lookout)
+        finally:
+            lookout.stop()
 
-    options = Options(
-        lanes=args.lanes,
-        spin_ns=int(args.spin_us * 1000),
-        pages=args.pages,
-        node=affinity.node_of(args.cpu) if args.cpu is not None else None,
-        tls=_tls(args),
-    )
     holder = Holder(
-        args.address or ["auto"], handler.schema, worker, options, max_batch=args.max_batch, say=_say
+        job.addresses,
+        job.handler.schema,
+        serve,
+        job.options,
+        max_batch=job.max_batch,
+        prepare=worker.prepare,
+        say=_say,
     )
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, holder.stop)
@@ -140,6 +180,93 @@ def _serve(args: argparse.Namespace) -> int:
         print(line, flush=True)
     holder.run()
     return 0
+
+
+def _job_of(args: argparse.Namespace) -> Job:
+    """What `serve` is asked for. Raises ArgumentError, ConfigError, AddressError, PlanError."""
+    from firsttouch import _configs, _job, affinity
+    from firsttouch._ports import Options
+
+    if args.server is not None:
+        given = [name for name in ("address", "metrics", "cpu", "fifo", "tls_cert") if getattr(args, name) is not None]
+        if given:
+            name = given[0].replace("_", "-")
+            raise ArgumentError(f"--{name} and --server do not go together", hint="write it into the server's file")
+        file = _configs.read_server(args.server, args.etc)
+        return _job.from_file(file, load_handler(file.handler))
+    options = Options(
+        lanes=args.lanes,
+        spin_ns=int(args.spin_us * 1000),
+        pages=args.pages,
+        node=affinity.node_of(args.cpu) if args.cpu is not None else None,
+        tls=_tls(args),
+    )
+    job = _job.Job(
+        load_handler(args.handler),
+        tuple(args.address or ["auto"]),
+        options,
+        cpus=(args.cpu,) if args.cpu is not None else (),
+        fifo_priority=args.fifo,
+        max_batch=args.max_batch,
+        metrics=args.metrics,
+    )
+    return _job.resolved(job)
+
+
+def _ping(args: argparse.Namespace) -> int:
+    """Ask a server for real."""
+    from firsttouch import _configs, _ping
+
+    if (args.address is None) == (args.server is None):
+        raise ArgumentError("ping needs an address or --server, and not both")
+    if args.calls < 1:
+        raise ArgumentError(f"--calls {args.calls} is not positive")
+    file = _configs.read_server(args.server, args.etc) if args.server is not None else None
+    found = _ping.ping(args.address, file, args.calls, args.timeout)
+    print(json.dumps(found, indent=1) if args.json else _ping.text(found))
+    return 0 if found["ok"] else 1
+
+
+def _check(args: argparse.Namespace) -> int:
+    """Validate the plan and the files of servers and models."""
+    from firsttouch import _configs, plan
+
+    faults: list[FirstTouchError] = list(_configs.check_all(args.etc))
+    path = _configs.etc(args.etc) / "plan.json"
+    if path.exists():
+        try:
+            plan.choose_transport(plan.load_plan(path))
+        except FirstTouchError as error:
+            faults.append(error)
+    if args.json:
+        rows = [{"code": error.code, "message": error.message, "hint": error.hint, **error.facts} for error in faults]
+        print(json.dumps({"ok": not faults, "faults": rows}, indent=1, default=str))
+    else:
+        print("\n".join(map(str, faults)) or f"the files below {path.parent} are valid")
+    return 2 if faults else 0
+
+
+def _model_words(words: list[str]) -> list[str]:
+    """The words of `weights load --model NAME ...` with those of the model's file for it. Raises ConfigError."""
+    from firsttouch import _configs
+
+    parser = argparse.ArgumentParser("firsttouch weights load")
+    parser.add_argument("--model", required=True, metavar="NAME", help="as /etc/firsttouch/models/NAME.json says")
+    _add_etc(parser)
+    args, rest = parser.parse_known_args(words)
+    file = _configs.read_model(args.model, args.etc)
+    found = [file.model, "--name", file.name, "--page", file.page_size]
+    found += ["--checksum", file.checksum, "--threads", str(file.threads)]
+    if file.policy != "any":
+        option = "--node" if file.policy == "bind" else f"--{file.policy}"
+        found += [option, ",".join(map(str, file.nodes))]
+    for option, value in (("--dir", file.mount), ("--fallback", file.fallback)):
+        found += [option, value] if value else []
+    digests = file.expect if isinstance(file.expect, Mapping) else {"": file.expect} if file.expect else {}
+    for name, digest in digests.items():
+        found += ["--expect", f"{name}={digest}" if name else digest]
+    command = {"never": ["load"], "swap": ["swap"], "evict_first": ["swap", "--evict-first"]}[file.replace]
+    return [*command, *found, *rest]
 
 
 def _tls(args: argparse.Namespace) -> Any:
@@ -152,13 +279,6 @@ def _tls(args: argparse.Namespace) -> Any:
     if not all(names):
         raise ArgumentError("TLS needs --tls-cert, --tls-key and --tls-authority")
     return Tls(*names)
-
-
-def _write_metrics(path: Path, text: str) -> None:
-    """Replace PATH at once, so that a reader sees a whole file."""
-    scratch = path.with_name(f".{path.name}.{os.getpid()}")
-    scratch.write_text(text)
-    os.replace(scratch, path)
 
 
 def _bench(args: argparse.Namespace) -> int:

@@ -18,7 +18,7 @@ from firsttouch import plan
 from firsttouch._links import Dial
 from firsttouch._session import Connector, Session, answer, check_outcome, deadline, expired
 from firsttouch._tls import Tls
-from firsttouch._transport import Lane, parse_address
+from firsttouch._transport import Lane, Link, parse_address
 from firsttouch._transport_choice import Choice
 from firsttouch._wire import Array, Schema, pack_meta
 from firsttouch.errors import BrokenError, BusyError
@@ -135,6 +135,11 @@ class InferenceClient:
     def schema(self) -> Schema:
         """The server's schema."""
         return self._connector.session().schema
+
+    @property
+    def link(self) -> Link:
+        """The connection that is in use."""
+        return self._connector.session().link
 
     @property
     def peer(self) -> str:

@@ -71,6 +71,13 @@ class PlanError(FirstTouchError):
     exit_status = 2
 
 
+class ConfigError(FirstTouchError):
+    """Raised for a file of a server or a model that is not as it must be; facts has file, key and value."""
+
+    code = "config"
+    exit_status = 2
+
+
 # Of the transport.
 
 

@@ -124,7 +124,9 @@ def auto_name(address: str) -> str | None:
     return name
 
 
-def auto_server(address: str, plan: Plan | None = None) -> tuple[list[str], Choice] | None:
+def auto_server(
+    address: str, plan: Plan | None = None, latency_target_us: float | None = None
+) -> tuple[list[str], Choice] | None:
     """Where a server at ADDRESS listens, and the choice; None for an address that is not automatic.
 
     It listens at a unix socket in any case, so that a client whose own target allows that finds it; in shared memory
@@ -133,14 +135,20 @@ def auto_server(address: str, plan: Plan | None = None) -> tuple[list[str], Choi
     name = auto_name(address)
     if name is None:
         return None
-    choice = choose_transport(plan)
+    choice = choose_transport(plan, latency_target_us=latency_target_us)
+    folder = run_folder()
+    places = [f"unix://{folder}/{name}.sock"]
+    return ([f"shm://{folder}/{name}.shm", *places] if choice.transport == "shm" else places), choice
+
+
+def run_folder() -> Path:
+    """The folder in which a server of this user listens. Raises AddressError when there is none."""
     for folder in run_folders():
         if _writable(folder):
-            places = [f"unix://{folder}/{name}.sock"]
-            return ([f"shm://{folder}/{name}.shm", *places] if choice.transport == "shm" else places), choice
+            return folder
     raise AddressError(
-        f"{address}: none of {', '.join(map(str, run_folders()))} can be written",
-        hint="make /run/firsttouch for this user (RuntimeDirectory=firsttouch), or name an address",
+        f"none of {', '.join(map(str, run_folders()))} can be written",
+        hint="make /run/firsttouch for this user (tmpfiles.d, or RuntimeDirectory=), or name an address",
     )
 
 

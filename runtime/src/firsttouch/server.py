@@ -210,10 +210,19 @@ class InferenceServer:
         if self._open:
             ring(self._stop)
 
+    def begin(self) -> None:
+        """Take over from a server that is gone by now: for one that was made with Options.standby."""
+        for port in self._ports:
+            port.begin()
+
     def stop_with(self, pid: int) -> None:
         """Also stop when process PID ends. Raises OSError when it is gone already."""
         self._pidfd = os.pidfd_open(pid)
         self._poller.add(self._pidfd, lambda _: self.stop())
+
+    def watch(self, fd: int, call: Callable[[], None]) -> None:
+        """Call CALL in the serving thread when FD is readable, once it has no request to look after."""
+        self._poller.add(fd, lambda _: call())
 
     def metrics(self) -> str:
         """Counters and histograms as Prometheus text."""

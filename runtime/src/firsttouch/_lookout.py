@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A thread beside the serving one, on the housekeeping CPUs: descriptors that wait for it, and what is due every so
+often. It sleeps unless there is something to do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable, Set
+
+from firsttouch._transport import Poller
+from firsttouch._waiting import hush, new_doorbell, ring
+
+
+class Lookout:
+    """Made and stopped by one thread; add() before start(), every() at any time."""
+
+    def __init__(self) -> None:
+        self._poller = Poller()
+        self._wake = new_doorbell()
+        self._poller.add(self._wake, lambda _: hush(self._wake))
+        self._jobs: list[tuple[float, Callable[[], None]]] = []
+        self._due: list[float] = []
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+        self._home: Set[int] = frozenset()
+
+    @property
+    def tid(self) -> int:
+        """The thread's native id, 0 before start()."""
+        return (self._thread.native_id or 0) if self._thread is not None else 0
+
+    def add(self, fd: int, call: Callable[[], None]) -> None:
+        """Call CALL whenever FD is readable."""
+        self._poller.add(fd, lambda _: call())
+
+    def every(self, seconds: float, call: Callable[[], None]) -> None:
+        """Call CALL every SECONDS, the first time at once."""
+        self._due.append(0.0)
+        self._jobs.append((seconds, call))
+        ring(self._wake)
+
+    def start(self, home: Set[int]) -> None:
+        """Begin, on the CPUs of HOME."""
+        self._home = home
+        self._thread = threading.Thread(target=self._run, name="firsttouch-lookout", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End, after what it is at."""
+        self._stopping = True
+        ring(self._wake)
+        if self._thread is not None:
+            self._thread.join()
+        self._poller.close()
+        os.close(self._wake)
+
+    def _run(self) -> None:
+        with contextlib.suppress(OSError):
+            os.sched_setaffinity(0, self._home)
+        while not self._stopping:
+            now = time.monotonic()
+            for i, (seconds, call) in enumerate(self._jobs):
+                if self._due[i] <= now:
+                    self._due[i] = now + seconds
+                    call()
+            self._poller.run(max(0.0, min(self._due, default=now + 3600) - time.monotonic()))
