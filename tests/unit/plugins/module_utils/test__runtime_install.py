@@ -3,15 +3,17 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import os
 import subprocess
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ansible_collections.firsttouch.host.plugins.module_utils import _runtime_install as ri
-from ansible_collections.firsttouch.host.plugins.plugin_utils import _wheels
 from support import put
 
 V1, V2, V3 = (f"0.{n}.0-{n:012x}" for n in (1, 2, 3))
@@ -20,20 +22,22 @@ FILES = {"servers/a.json": "{}\n", "samplers/a.env": "X=1\n", "models/m.json": "
 
 
 def wheel_of(folder: Path, version: str) -> tuple[str, str]:
-    """A wheel of a small project in FOLDER: (name, digest)."""
-    source = folder / f"src-{version}"
-    put(
-        source, "/src/toy/__init__.py", f"VERSION = {version!r}\n\n\ndef main():\n    print('toy', VERSION)\n"
-    )
-    put(
-        source,
-        "/pyproject.toml",
-        f'[project]\nname = "toy"\nversion = "{version}"\ndescription = "x"\nrequires-python = ">=3.9"\n'
-        'license = { text = "Apache-2.0" }\ndependencies = []\n[project.scripts]\ntoy = "toy:main"\n',
-    )
-    wheel = _wheels.build_wheel(source)
-    (folder / wheel.name).write_bytes(wheel.data)
-    return wheel.name, wheel.sha256
+    """A small wheel in FOLDER: (name, digest)."""
+    info = f"toy-{version}.dist-info"
+    files = {
+        "toy/__init__.py": f"VERSION = {version!r}\n\n\ndef main():\n    print('toy', VERSION)\n",
+        f"{info}/entry_points.txt": "[console_scripts]\ntoy = toy:main\n",
+    }
+    rows = []
+    for name, text in files.items():
+        digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
+        rows.append(f"{name},sha256={digest},{len(text)}\n")
+    files[f"{info}/RECORD"] = "".join([*rows, f"{info}/RECORD,,\n"])
+    path = folder / f"toy-{version}-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, text in files.items():
+            archive.writestr(zipfile.ZipInfo(name), text)
+    return path.name, hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def wanted(folder: Path, identity: str, state: str = "present", **more: Any) -> ri.Wanted:

@@ -13,6 +13,9 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
+pytest.importorskip("tomllib", reason="runs on the controller only")
+
 from ansible_collections.firsttouch.host.plugins.plugin_utils import _wheels
 from packaging.requirements import Requirement
 from support import ROOT
