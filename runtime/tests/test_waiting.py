@@ -100,6 +100,21 @@ def test_no_wakeup_is_lost(rule: str, tmp_path: Path, monkeypatch: pytest.Monkey
         check(3, lane.reply)
 
 
+def test_bell_that_the_owner_before_filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody reads a bell's count back; the next owner of a lane whose bell was filled up wakes the server all the same."""
+    monkeypatch.setattr(server, "NET_SECONDS", 3 * LOST_SECONDS)
+    options = Options(lanes=1, spin_ns=0)
+    with served(address_of("shm", tmp_path), options=options) as (where, _):
+        with InferenceClient(where) as client, client.lane() as lane:
+            os.eventfd_write(lane._lane._bell, 2**64 - 2)  # type: ignore[attr-defined]
+        for _ in range(3):
+            with InferenceClient(where) as client:
+                began = time.monotonic()
+                check(1, client.infer(request(1))[0])
+                assert time.monotonic() - began < LOST_SECONDS
+                time.sleep(0.05)
+
+
 def cpu_seconds(pid: int) -> float:
     """CPU time of process PID."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
