@@ -230,9 +230,7 @@ def _server(entry: Any, what: str, topology: Topology, isolated: frozenset[int],
     )
     for key in ("users", "groups"):
         if key in given:
-            row[key] = [
-                _text({key: str(one)}, key, what, _ACCOUNT) for one in listing(given[key], "accounts")
-            ]
+            row[key] = [_account(one, key, what) for one in listing(given[key], "accounts")]
     row["latency_target_us"] = _number(given, "latency_target_us", what, 1, 10_000_000, None)
     if "metrics" in given:
         row["metrics"] = _text(given, "metrics", what, _PATH)
@@ -344,6 +342,12 @@ def _text(given: Mapping[str, Any], key: str, what: str, pattern: re.Pattern[str
         told = "is missing" if value is None else f"is {value!r}"
         raise IntentError(f"{what}: {key} {told}; it must be like {_EXAMPLES.get(key, pattern.pattern)}")
     return value
+
+
+def _account(value: Any, key: str, what: str) -> str | int:
+    """A name, or a number as one."""
+    text = _text({key: str(value)}, key, what, _ACCOUNT)
+    return int(text) if text.isdigit() else text
 
 
 _EXAMPLES = {

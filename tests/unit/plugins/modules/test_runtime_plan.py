@@ -6,11 +6,13 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from plan_host import make_host, plan, record, refused
+from support import ROOT, put
 
 PAGES: dict[str, Any] = {
     "hugepages": [{"size": "2M", "nodes": {0: 100, 1: 160}}],
@@ -99,6 +101,46 @@ def test_systemd_understands_each_setting_and_finds_them_hardened(host: Path, tm
     command = ["systemd-analyze", "security", "--offline=true", "--threshold=20", *names]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout[-300:]
+
+
+def test_the_runtime_takes_its_files(host: Path, tmp_path: Path) -> None:
+    """Each key that the variables know, as the runtime itself reads it."""
+    pytest.importorskip("numpy")
+    pytest.importorskip("msgspec")
+    if sys.version_info < (3, 10):
+        pytest.skip("the runtime needs Python 3.10")
+    tls = {name: f"/etc/ssl/{name}.pem" for name in ("cert", "key", "authority")}
+    digest = "sha256:" + 64 * "0"
+    models = [
+        {**MODEL, "expect": digest, "threads": 2, "checksum": "crc32", "replace": "swap"},
+        {"name": "any", "source": "/srv/any", "expect": {"a.safetensors": digest}, "load_timeout_s": 9},
+    ]
+    servers = [
+        {
+            **SERVER, "users": ["nobody"], "groups": ["video", 44], "metrics": "/run/firsttouch/p.prom", "lanes": 8,
+            "max_batch": 4, "spin_us": 0, "pages": "thp", "socket_mode": "0600", "latency_target_us": 50,
+            "python_path": "/srv/handlers",
+        },
+        {"name": "far", "address": "tcp://10.0.0.1:5555", "tls": tls, "threads": 0, "handler": "policies.far:serve"},
+        {"name": "near", "address": "unix:///run/near/near.sock", "threads": 0},
+    ]  # fmt: skip
+    result = plan(host, {**PAGES, "models": models, "servers": servers, "transport_policy": "fastest"})
+    etc = tmp_path / "firsttouch"
+    put(etc, "/plan.json", json.dumps(result["plan"]))
+    for name, text in result["runtime"]["files"].items():
+        put(etc, f"/{name}", text)
+
+    def check() -> tuple[int, str]:
+        done = subprocess.run(
+            [sys.executable, "-m", "firsttouch.cli", "check", "--etc", str(etc)],
+            capture_output=True, text=True, check=False, env={"PYTHONPATH": str(ROOT / "runtime" / "src")},
+        )  # fmt: skip
+        return done.returncode, done.stdout + done.stderr
+
+    assert check()[0] == 0, check()[1]
+    assert "FIRSTTOUCH_ADDRESS=tcp://10.0.0.1:5555\n" in result["runtime"]["files"]["samplers/far.env"]
+    put(etc, "/servers/near.json", '{"schema_version": 1, "name": "near", "nearest": 1}')
+    assert check()[0] == 2 and "nearest" in check()[1]
 
 
 def test_the_same_intent_plans_the_same_again(host: Path) -> None:
