@@ -19,13 +19,17 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from conftest import SLOW
-from firsttouch import InferenceClient, InferenceServer, Options, _linux
+from firsttouch import Batch, InferenceClient, InferenceServer, Options, _linux
 from firsttouch._guests import pidfd_of_client
 from firsttouch._holder import Holder
+from firsttouch._job import Job
+from firsttouch.cli import _hold
 from firsttouch.errors import BrokenError, HandlerError
 from serving import SCHEMA, TRANSPORTS, address_of, check, child, end, eventually, request, serve
 
@@ -176,6 +180,69 @@ def test_holder_dies(tmp_path: Path) -> None:
                 client.infer(request(1), {"sleep": 3})
             assert time.monotonic() - began < 2
         assert eventually(lambda: not os.path.exists(f"/proc/{worker}/fd") or _is_zombie(worker))
+
+
+def children(pid: int) -> list[int]:
+    """The children of process PID."""
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def test_spare_takes_over(tmp_path: Path) -> None:
+    """The process that serves next was there before the server died; a spare that dies is replaced."""
+    board = Board()
+    address, options = address_of("shm", tmp_path), Options(lanes=2)
+    with held(address, board, options) as (where, holder), InferenceClient(where) as client:
+        for number in range(3):
+            check(number, client.infer(request(number))[0])
+            assert eventually(lambda: len(children(holder)) == 2)
+            old = board[SERVER]
+            (spare,) = set(children(holder)) - {old}
+            os.kill(old, signal.SIGKILL)
+            assert eventually(lambda old=old: board[SERVER] != old)  # type: ignore[misc]
+            check(number, client.infer(request(number))[0])
+            assert board[SERVER] == spare
+        assert eventually(lambda: len(children(holder)) == 2)
+        (spare,) = set(children(holder)) - {board[SERVER]}
+        os.kill(spare, signal.SIGKILL)
+        assert eventually(lambda: spare not in children(holder))
+        os.kill(board[SERVER], signal.SIGKILL)
+        # Nobody waits: the server is forked now.
+        check(9, client.infer(request(9))[0])
+        assert client.reconnects == 0
+
+
+@pytest.mark.parametrize("spare", [True, False])
+def test_what_a_spare_prepares(spare: bool, tmp_path: Path) -> None:
+    """A handler is made in a spare only when it says that two of it are fine."""
+    made = tmp_path / "made"
+
+    class Handler:
+        """Says when it is made."""
+
+        schema = SCHEMA
+
+        def __init__(self) -> None:
+            with open(made, "a", encoding="ascii") as file:
+                file.write(f"{os.getpid()}\n")
+
+        def __call__(self, batch: Batch) -> dict[str, Any]:
+            return {"act": np.zeros((len(batch), 5), "f4"), "id": batch.arrays["id"]}
+
+    Handler.spare = spare  # type: ignore[attr-defined]
+    address = address_of("shm", tmp_path)
+    job = Job(Handler, (address,), Options(lanes=2, pages="4k"))
+
+    with child(lambda: _hold(job)) as pid:
+        assert eventually(lambda: len(children(pid)) == 2 if os.path.exists(tmp_path / "server") else False)
+        with InferenceClient(address) as client:
+            client.infer(request(1))
+            wanted = 2 if spare else 1
+            assert eventually(lambda: len(made.read_text().split()) == wanted)
+            os.kill(children(pid)[0], signal.SIGKILL)
+            client.infer(request(1))
+            # The next spare's, or the one that was made when it was needed.
+            assert eventually(lambda: len(made.read_text().split()) == wanted + 1)
+        assert end(pid, signal.SIGTERM) == 0
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)

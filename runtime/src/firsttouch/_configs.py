@@ -335,4 +335,5 @@ def _expect(value: Any) -> str | dict[str, str]:
     values = list(value.values()) if isinstance(value, dict) else [value]
     if not values or not all(isinstance(item, str) and re.fullmatch(r"sha256:[0-9a-f]{64}", item) for item in values):
         raise ValueError("it is no digest; write sha256: and 64 hex digits, or one for each file")
-    return value  # type: ignore[no-any-return]
+    found: str | dict[str, str] = value
+    return found

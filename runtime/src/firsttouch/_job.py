@@ -169,7 +169,7 @@ class Worker:
             "name": job.name,
             "pid": os.getpid(),
             "version": __version__,
-            "since": self._since,
+            "since_s": round(self._since, 3),
             "addresses": server.addresses,
             "transport": job.transport,
             "choice": job.choice.as_dict() if job.choice else None,

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from firsttouch import _linux
+from firsttouch import _linux, _pages
 from firsttouch._lanes import (
     CTL_OFF,
     CTL_STRIDE,
@@ -36,7 +36,7 @@ from firsttouch.errors import KernelError, ProtocolError, UnsupportedError
 
 HUGE: Final = 2 << 20
 SEALS: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
-PAGE_KINDS: Final = ("hugetlb", "thp", "4k")
+PAGE_KINDS: Final = _pages.KINDS
 _SHMEM_THP: Final = Path("/sys/kernel/mm/transparent_hugepage/shmem_enabled")
 
 
@@ -104,13 +104,13 @@ def index(name: str) -> int:
 def create(schema: Schema, n_lanes: int, *, pages: str = "auto", node: int | None = None, spin_ns: int = 0) -> Segment:
     """Make a segment for SCHEMA with N_LANES, all of it faulted in.
 
-    PAGES is a kind of PAGE_KINDS, which must then be had, or auto: the best that can be. NODE binds the pages to a
-    memory node; what could not be done is in the report. Raises UnsupportedError, KernelError.
+    PAGES is a kind of PAGE_KINDS, which must then be had, or auto: the best that nobody else counts on. NODE binds the
+    pages to a memory node; what could not be done is in the report. Raises UnsupportedError, KernelError.
     """
     if pages != "auto" and pages not in PAGE_KINDS:
         raise UnsupportedError(f"pages={pages!r}", hint=f"use auto or one of {', '.join(PAGE_KINDS)}")
-    remarks: list[str] = []
-    for kind in PAGE_KINDS if pages == "auto" else (pages,):
+    kinds, remarks = _pages.kinds(pages, geometry(schema, n_lanes, HUGE).size, node)
+    for kind in kinds:
         try:
             segment = _create(schema, n_lanes, kind, node)
         except OSError as error:

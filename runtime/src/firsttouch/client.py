@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import time
 from collections.abc import Iterator, Mapping
 from types import TracebackType
@@ -23,6 +24,7 @@ from firsttouch._transport_choice import Choice
 from firsttouch._wire import Array, Schema, pack_meta
 from firsttouch.errors import BrokenError, BusyError
 
+ADDRESS_ENV = "FIRSTTOUCH_ADDRESS"
 Answer = tuple[dict[str, Array], dict[str, Any] | None]
 _clock = time.monotonic_ns
 # A sleeper looks again after this time, whatever happened to its doorbell.
@@ -31,8 +33,9 @@ _NET_NS = 200_000_000
 _MAX_TRIES = 3
 
 
-def _resolve(address: str, latency_target_us: float | None = None) -> tuple[str, Choice | None]:
-    """ADDRESS with `auto` made a real one, and why that."""
+def _resolve(address: str | None, latency_target_us: float | None = None) -> tuple[str, Choice | None]:
+    """ADDRESS, by default $FIRSTTOUCH_ADDRESS or `auto`, with `auto` made a real one, and why that."""
+    address = address or os.environ.get(ADDRESS_ENV) or "auto"
     return plan.auto_client(address, None, latency_target_us) or (address, None)
 
 
@@ -108,7 +111,7 @@ class InferenceClient:
 
     def __init__(
         self,
-        address: str,
+        address: str | None = None,
         *,
         schema: Schema | None = None,
         lanes: int = 1,
@@ -121,7 +124,9 @@ class InferenceClient:
         """Connect. SCHEMA is what the server must have, if given; TIMEOUT is in seconds, for each request.
 
         ADDRESS may be `auto` or `auto://NAME`: the host's plan decides, `choice` says why, and LATENCY_TARGET_US goes
-        before the plan's. Raises AddressError, BrokenError when nobody serves there, BusyError, RefusedError,
+        before the plan's. Without one it is that of the environment, FIRSTTOUCH_ADDRESS, else `auto`.
+
+        Raises AddressError, BrokenError when nobody serves there, BusyError, RefusedError,
         SchemaError, ProtocolError.
         """
         address, self.choice = _resolve(address, latency_target_us)
@@ -244,7 +249,7 @@ class AsyncInferenceClient:
     @classmethod
     async def connect(
         cls,
-        address: str,
+        address: str | None = None,
         *,
         schema: Schema | None = None,
         lanes: int = 8,
