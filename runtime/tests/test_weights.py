@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import errno
 import fcntl
 import hashlib
@@ -131,6 +132,14 @@ def test_torch(store: str, tmp_path: Path) -> None:
             assert found.torch(name).data_ptr() == found[name].ctypes.data
             assert np.array_equal(found.torch(name).numpy(), found[name], equal_nan=name != "U8")
         assert found.torch("BF16").dtype == torch.bfloat16 and found.torch("F8_E4M3").dtype == torch.float8_e4m3fn
+        for name in DTYPES:
+            tensor = found.torch(name)
+            assert tensor.data_ptr() == found[name].ctypes.data and tensor.nbytes == len(found.raw(name))
+            assert bytes(tensor.view(torch.uint8).flatten().numpy()) == bytes(found.raw(name))
+        kept, wanted = found.torch("F32"), found["F32"].tolist()
+    gc.collect()
+    assert kept.tolist() == wanted, "a tensor keeps the mapping"
+    with weights.open("all", directory=store) as found:
         assert tuple(found.torch("empty").shape) == (0, 3)
 
 
