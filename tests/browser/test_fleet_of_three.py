@@ -55,8 +55,10 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Fleet:
             archive.extractall(base / "hidden", filter="tar")
         else:
             archive.extractall(base / "hidden")
-    hosts = {name: {"firsttouch_verify_sysroot": str(base / name)} for name in ("good", "broken", "hidden")}
-    hosts["hidden"] = {**hosts["hidden"], **ASKED}
+    roots: dict[str, dict[str, Any]] = {
+        name: {"firsttouch_verify_sysroot": str(base / name)} for name in ("good", "broken", "hidden")
+    }
+    hosts = {**roots, "hidden": {**roots["hidden"], **ASKED}}
     common = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
     inventory = base / "hosts.json"
     inventory.write_text(json.dumps({"all": {"hosts": hosts, "vars": common}}))
@@ -151,7 +153,7 @@ def test_the_hosts_open_without_a_mouse(chrome: Browser, fleet: Fleet) -> None:
     chrome.press("Enter", "Tab")
     assert chrome.run("return document.querySelectorAll('.detail').length") == 1
     within = "return document.activeElement.closest('.detail') !== null"
-    seen = []
+    seen: list[str] = []
     while chrome.run(within) and len(seen) < 20:
         seen.append(chrome.run("return document.activeElement.textContent"))
         chrome.press("Tab")
