@@ -32,10 +32,15 @@ def touch(data: npt.NDArray[np.uint8]) -> int:
     return int(data[::PAGE].sum())
 
 
-def touch_mapped(path: str) -> Any:
-    """Map PATH shared and read only, as a loader without a copy does, and touch it."""
+def map_file(path: str) -> mmap.mmap:
+    """Map PATH shared and read only, as a loader without a copy does."""
     with open(path, "rb") as file:
-        view = mmap.mmap(file.fileno(), 0, mmap.MAP_SHARED, mmap.PROT_READ)
+        return mmap.mmap(file.fileno(), 0, mmap.MAP_SHARED, mmap.PROT_READ)
+
+
+def touch_mapped(path: str) -> Any:
+    """The same, and touch it."""
+    view = map_file(path)
     touch(np.frombuffer(view, np.uint8))
     return view
 
@@ -62,6 +67,30 @@ def touch_safe_open(path: str, framework: str) -> None:
             tensor = file.get_tensor(name)
             array = tensor if framework == "np" else tensor.numpy()
             touch(array.reshape(-1).view(np.uint8))
+
+
+def touch_fastsafetensors(path: str) -> Any:
+    """Get every tensor by fastsafetensors without a GPU, which copies the file into memory of this process."""
+    import fastsafetensors
+    import torch
+
+    loader = fastsafetensors.SafeTensorsFileLoader(fastsafetensors.SingleGroup(), torch.device("cpu"), nogds=True)
+    loader.add_filenames({0: [path]})
+    found = loader.copy_files_to_device()
+    for name in loader.get_keys():
+        touch(found.get_tensor(name).view(torch.uint8).reshape(-1).numpy())
+    return loader, found
+
+
+def touch_runai(path: str) -> None:
+    """Get every tensor by Run:ai's streamer, dropping each."""
+    import runai_model_streamer
+    import torch
+
+    with runai_model_streamer.SafetensorsStreamer() as streamer:
+        streamer.stream_file(path)
+        for _, tensor in streamer.get_tensors():
+            touch(tensor.view(torch.uint8).reshape(-1).numpy())
 
 
 def load(path: str, store: str) -> None:
@@ -97,12 +126,16 @@ ARMS: dict[str, tuple[Call, Call]] = {
     "mmap": (nothing, lambda path, store: touch_mapped(path)),
     "safe_open_np": (nothing, lambda path, store: touch_safe_open(path, "np")),
     "safe_open_pt": (nothing, lambda path, store: touch_safe_open(path, "pt")),
+    "fastsafetensors": (nothing, lambda path, store: touch_fastsafetensors(path)),
+    "runai_streamer": (nothing, lambda path, store: touch_runai(path)),
 }
 IMPORTS = {
     "hugetlb": ["firsttouch.weights", "xxhash"],
     "tmpfs_huge": ["firsttouch.weights", "xxhash"],
     "safe_open_np": ["safetensors"],
     "safe_open_pt": ["safetensors", "torch"],
+    "fastsafetensors": ["fastsafetensors", "torch"],
+    "runai_streamer": ["runai_model_streamer", "torch"],
 }
 
 
@@ -135,6 +168,11 @@ def worker(arm: str, path: str, store: str) -> None:
     del kept
 
 
+def free_pages() -> int:
+    """Pages of 2M that nobody has taken."""
+    return int(Path("/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages").read_text())
+
+
 def drop(path: str) -> None:
     """Take the file out of the page cache."""
     with open(path, "rb") as file:
@@ -164,6 +202,7 @@ def main() -> None:
         loader(path, store)
     loaded = time.perf_counter() - began
     after = resource.getrusage(resource.RUSAGE_SELF)
+    free = free_pages()
     for process in workers:
         start(process)
     reports = [answer(process) for process in workers]
@@ -183,6 +222,9 @@ def main() -> None:
         "loader_rss_kb": after.ru_maxrss - before.ru_maxrss,
         "worker_faults": sum(row["faults"] for row in reports),
         "late_worker_faults": last["faults"],
+        "late_page_tables_kb": last["page_tables_kb"],
+        "most_page_tables_kb": max(row["page_tables_kb"] for row in reports),
+        "pages_of_workers": free - free_pages(),
         "page_tables_kb": sum(row["page_tables_kb"] for row in reports) / count,
     }
     print(json.dumps(found))

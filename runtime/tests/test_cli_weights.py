@@ -100,12 +100,30 @@ def test_errors(
     assert "NO:" in run(capsys, "plan", str(model), "--dir", store)[1]
 
 
+def test_names_do_not_reach_the_terminal(
+    capsys: pytest.CaptureFixture[str], store: str, run_directory: str, tmp_path: Path
+) -> None:
+    """What a folder is called is shown escaped: a terminal obeys none of it, and no encoding fails on it."""
+    model = make_model(tmp_path / "m\x1b[31m\udcff")
+    status, text, _ = run(capsys, "plan", str(model), "--dir", store)
+    assert status == 0 and "m\\x1b[31m\\udcff" in text and "\x1b" not in text
+    assert "\\x1b" in run(capsys, "plan", f"{model}x", "--dir", store)[2]
+    assert run_json(capsys, "load", str(model), "--dir", store)[1]["model"] == "m--31m-"
+    assert "m--31m-" in run(capsys, "ls", "--dir", store)[1]
+
+
 def test_usage(capsys: pytest.CaptureFixture[str]) -> None:
     """Wrong options are status 2, and the help lists all statuses that errors have."""
     for argv in ([], ["load"], ["load", "m", "--threads", "0"], ["load", "m", "--node", "0", "--prefer", "1"]):
         with pytest.raises(SystemExit) as caught:
             _cli_weights.main(argv)
         assert caught.value.code == 2
+    capsys.readouterr()
+    with pytest.raises(SystemExit):
+        _cli_weights.main(["--help"])
+    shown = capsys.readouterr().out
+    assert all(f"firsttouch weights {word}" in shown for word in ("plan", "load", "ls"))
+    assert _cli_weights.EXIT_CODES in shown
     kinds: list[Any] = [kind for kind in vars(errors).values() if isinstance(kind, type)]
     more = (errors.KernelError, errors.UnsupportedError, errors.ArgumentError)
     for kind in (*more, *(kind for kind in kinds if issubclass(kind, errors.WeightsError))):

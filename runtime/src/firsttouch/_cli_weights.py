@@ -21,6 +21,15 @@ from firsttouch.errors import ArgumentError, FirstTouchError, WeightsError
 
 # The last column of /proc/PID/maps.
 _MAPPED = re.compile(r"(/\S+@[0-9a-f]{12}\.[0-9]+(?:\.node[0-9]+)?\.img(?: \(deleted\))?)$", re.MULTILINE)
+FIRST_SESSION = """A first session:
+  mount -t hugetlbfs -o pagesize=2M,mode=0750 none /dev/hugepages/firsttouch
+  firsttouch weights plan MODEL          how many pages it takes, and what is short
+  firsttouch weights plan MODEL --apply  have the kernel make the pages that are missing
+  firsttouch weights load MODEL          --node, --interleave, --prefer, --replicate choose NUMA nodes
+  firsttouch weights ls                  one copy, and how many processes have it mapped
+In a worker: firsttouch.weights.open(NAME), or firsttouch.weights.safe_open(FILE, "pt").
+
+"""
 EXIT_CODES = """exit status:
    0  done                      7  checksum differs
    1  a system call failed      8  not loaded, or no valid image
@@ -54,7 +63,7 @@ def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
         "firsttouch weights",
         description="Model weights in huge pages: loaded once, mapped read only by all workers.",
-        epilog=EXIT_CODES,
+        epilog=FIRST_SESSION + EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = top.add_subparsers(metavar="COMMAND", required=True)
@@ -80,7 +89,11 @@ def _model(command: argparse.ArgumentParser) -> None:
         "--fallback", choices=["tmpfs-huge"], help="load into a tmpfs with huge pages where the pool is short"
     )
     command.add_argument(
-        "--align", type=int, choices=_manage.ALIGNMENTS, default=1, help="where the tensors of each file begin"
+        "--align",
+        type=int,
+        choices=_manage.ALIGNMENTS,
+        default=1,
+        help="begin the tensors of each file at a multiple of this, for one more copy in memory (default: as they lie)",
     )
     places = command.add_mutually_exclusive_group()
     places.add_argument("--node", metavar="N,..", help="on these NUMA nodes only")
