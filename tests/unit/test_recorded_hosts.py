@@ -188,6 +188,12 @@ def test_our_own_recordings_work_as_sysroots(name: str, tmp_path: Path) -> None:
         "hypervisor": topology["virtualization"]["hypervisor"],
         "pages": pages_of(topology),
     }
+    if "boot" in want:
+        told = run_module("kernel_cmdline_info", {"sysroot": str(root)})
+        got["boot"] = {"bootloader": told["bootloader"], "default_entry": told["default_entry"]}
+        got["boot"]["line"] = told["next_boot"]["line"]
+        running = (root / "proc/cmdline").read_text().split()
+        assert [word for word in running if not word.startswith("initrd=")] == want["boot"]["line"].split()
     assert got == want
 
 
