@@ -101,7 +101,7 @@ def test_no_wakeup_is_lost(rule: str, tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_bell_that_the_owner_before_filled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody reads a bell's count back; the next owner of a lane whose bell was filled up wakes the server all the same."""
+    """Nobody reads a bell's count back; a bell that was filled up wakes the server for the lane's next owner."""
     monkeypatch.setattr(server, "NET_SECONDS", 3 * LOST_SECONDS)
     options = Options(lanes=1, spin_ns=0)
     with served(address_of("shm", tmp_path), options=options) as (where, _):

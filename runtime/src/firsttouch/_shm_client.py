@@ -13,7 +13,7 @@ from firsttouch._guests import pidfd_of_server
 from firsttouch._lanes import LANE, at, check_geometry, lane_parts, reply_meta_room
 from firsttouch._sockets import connect_unix, greet
 from firsttouch._transport import READABLE, Address, Lane, Link
-from firsttouch._waiting import LOOKS_PER_YIELD, SPIN_NS, Fence, fence, ring
+from firsttouch._waiting import LOOKS_PER_YIELD, SPIN_NS, WAKE_NS, Fence, fence, ring
 from firsttouch._wire import Hello, Kind, Schema, Writer, bye_frame, control_frame, parse_welcome
 from firsttouch.errors import BrokenError, ProtocolError
 
@@ -84,7 +84,10 @@ class ShmLane(Lane):
 
     def spin(self) -> bool:
         words, rsp, seq, looks = self._words, self._rsp, self._seq, _LOOKS
-        end = _clock() + self._link.spin_ns
+        span = self._link.spin_ns
+        if span and words[self._srv_sleep]:
+            span += WAKE_NS
+        end = _clock() + span
         while True:
             # First the others on this CPU: the answer takes longer than that.
             _sched_yield()

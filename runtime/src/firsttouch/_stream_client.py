@@ -130,6 +130,12 @@ class StreamLane(Lane):
         return self._link.broken(error)
 
     def spin(self) -> bool:
+        end = _clock() + self._link.spin_ns
+        poll = self._poll.poll
+        while _clock() < end:
+            if poll(0) and self.ready():
+                return True
+            _sched_yield()
         return False
 
     def arm(self) -> bool:

@@ -31,6 +31,8 @@ from firsttouch import _linux
 from firsttouch.errors import UnsupportedError
 
 SPIN_NS = 50_000
+# What it takes to wake a server, about: a client that had to spins that much longer. Asleep it would have to be woken.
+WAKE_NS = 50_000
 _eventfd_write = os.eventfd_write
 # A sleeper looks again after this time whatever happens: no peer can make it sleep for ever.
 NET_SECONDS = 0.2

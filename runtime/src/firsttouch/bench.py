@@ -104,7 +104,7 @@ class Ours:
 
         def call(obs: Array, _keep: Any = (client, session)) -> Array:
             # A sampler writes its observation here in the first place; no byte of the row stays as it was.
-            target.fill(obs[0])
+            target.fill(obs.item(0))
             lane.infer()
             return answer
 
