@@ -157,7 +157,7 @@ def test_live_states(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_args: Any) -> None:
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr("builtins.open", refuse)
+    monkeypatch.setattr(_sysctl, "read_text", refuse)
     assert _sysctl.read_live(root, "net.ipv4.tcp_rmem") == _sysctl.Live("permission_denied")
 
 
