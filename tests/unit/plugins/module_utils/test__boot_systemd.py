@@ -132,6 +132,26 @@ def test_entries_of_others_and_rescue_entries_are_left_alone(tmp_path: Path) -> 
     assert kept == {n: (root / ENTRIES.lstrip("/") / f"{n}.conf").read_text() for n in kept}
 
 
+def test_entries_named_by_another_token_and_counted_ones_are_of_this_host(tmp_path: Path) -> None:
+    root = host(tmp_path)
+    put(root, "/etc/kernel/entry-token", "debian\n")
+    for path in list((root / ENTRIES.lstrip("/")).iterdir()):
+        rows = [row for row in path.read_text().splitlines() if not row.startswith("machine-id")]
+        name = path.name.replace(MACHINE, "debian").replace("48+deb13-amd64.conf", "48+deb13-amd64+3-1.conf")
+        put(root, f"{ENTRIES}/{name}", "\n".join(rows).replace(f" systemd.machine_id={MACHINE}", "") + "\n")
+        path.unlink()
+    names = sorted(path.name for path in (root / ENTRIES.lstrip("/")).iterdir())
+    assert names == ["debian-6.12.48+deb13-amd64+3-1.conf", "debian-6.12.9+deb13-amd64.conf"]
+    before = hashes(root)
+    assert info(root)["default_entry"] == "debian-6.12.48+deb13-amd64.conf"
+    run_live(root, None, tokens=WANT, keys=KEYS, owned=[])
+    for name in names:
+        text = (root / ENTRIES.lstrip("/") / name).read_text()
+        assert f" {' '.join(WANT)}\nlinux " in text
+    run_live(root, None, state="absent", tokens=[], keys=KEYS, owned=WANT)
+    assert hashes(root) == before
+
+
 @pytest.mark.parametrize("default", [None, "debian*.efi"])
 def test_unified_kernel_images_are_refused(default: str | None, tmp_path: Path) -> None:
     root = host(tmp_path)
