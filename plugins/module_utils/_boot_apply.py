@@ -13,7 +13,7 @@ from ._boot_report import foreign_staged
 from ._boot_types import BootError, Runner
 from ._bootloader import detect
 from ._kernel_args import KernelFacts
-from ._state import StateError, read_plan
+from ._record import StateError, read_plan
 
 
 def change(root: str, parameters: Mapping[str, Any], check: bool, run: Runner | None) -> dict[str, Any]:

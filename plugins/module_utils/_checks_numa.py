@@ -10,7 +10,7 @@ from ._checks_host import Check, Context
 from ._intent import IntentError
 from ._numa_expect import ASSERTED, VARIABLE, judge_expected, read_expected
 from ._plan_numa import memory_bindable, trust_of
-from ._state import PLAN
+from ._record import PLAN
 from ._topology import Topology, read_topology
 from ._topology_cpus import CPU_DIR
 from ._topology_nodes import NODE_DIR

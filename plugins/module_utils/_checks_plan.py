@@ -9,7 +9,7 @@ from typing import Any
 from ._checks_host import Check, Context
 from ._intent import PREFIX
 from ._plan_document import significant
-from ._state import PLAN
+from ._record import PLAN
 from ._verdict import Result, judge, skipped
 
 

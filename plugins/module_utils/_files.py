@@ -12,7 +12,24 @@ import errno
 import os
 import stat
 import tempfile
+from collections.abc import Iterator
 
+_LIMIT = 64 << 20
+_NOT_REGULAR = "not a regular file"
+# errno -> the code (None: the caller's) and what to do about it
+_ROOT, _ROOM = "run this as root (become: true)", "make room on that file system"
+_REMEDIES: dict[int, tuple[str | None, str]] = {
+    errno.EROFS: ("read_only", "make the file system it is on writable"),
+    errno.EACCES: ("permission_denied", _ROOT),
+    errno.EPERM: ("permission_denied", f"{_ROOT}, and see whether the file is immutable (lsattr)"),
+    errno.ENOSPC: ("no_space", _ROOM),
+    errno.EDQUOT: ("no_space", _ROOM),
+    errno.ELOOP: (None, "mend the loop of symbolic links"),
+    errno.EISDIR: (None, "a file belongs there: move the directory away"),
+    errno.ENOTDIR: (None, "a directory belongs in its path: move the file that is there away"),
+    errno.EFBIG: (None, "that is no file of its kind: move it away"),
+    errno.EIO: (None, "the device under it fails: see the kernel's log"),
+}
 _MAX_LINKS = 40
 _NULL = os.makedev(1, 3)  # Documentation/admin-guide/devices.txt
 _NOT_SUPPORTED = (errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
@@ -65,7 +82,8 @@ def inside(root: str, real: str) -> str:
 def read_bytes(root: str, path: str) -> bytes | None:
     """Return the content of PATH inside ROOT; None when it does not exist. Other OSErrors propagate.
 
-    Never waits: what is neither a regular file nor /dev/null, as a FIFO, is an OSError. /dev/null is empty.
+    Never waits: what is neither a regular file nor /dev/null, as a FIFO, is an OSError. /dev/null is empty. A file of
+    more than 64 MiB is an OSError too: none of those that are read here gets near it.
     """
     try:
         fd = os.open(resolve(root, path), os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
@@ -73,8 +91,11 @@ def read_bytes(root: str, path: str) -> bytes | None:
         return None
     if not _is_regular(fd, path):
         return b""
-    with os.fdopen(fd, "rb") as handle:
-        return handle.read()
+    with os.fdopen(fd, "rb") as handle, named(path):
+        data = handle.read(_LIMIT + 1)
+    if len(data) > _LIMIT:
+        raise OSError(errno.EFBIG, f"longer than {_LIMIT >> 20} MiB", path)
+    return data
 
 
 def _is_regular(fd: int, path: str) -> bool:
@@ -87,7 +108,7 @@ def _is_regular(fd: int, path: str) -> bool:
         return False
     if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-    raise OSError(errno.EINVAL, "not a regular file", path)
+    raise OSError(errno.EINVAL, _NOT_REGULAR, path)
 
 
 def read_text(root: str, path: str) -> str | None:
@@ -114,6 +135,36 @@ def list_dir(root: str, path: str) -> list[str] | None:
     return sorted(names, key=os.fsencode)
 
 
+@contextlib.contextmanager
+def named(path: str) -> Iterator[None]:
+    """Give PATH to an OSError of the block that names no file, as one of a write or a flush does not."""
+    try:
+        yield
+    except OSError as exc:
+        exc.filename = exc.filename or path
+        raise
+
+
+def check_writable(real: str) -> None:
+    """Raise the OSError that writing the existing real path REAL would meet, as far as that can be told before."""
+    if os.access(real, os.W_OK):
+        return
+    code = errno.EROFS if os.statvfs(real).f_flag & os.ST_RDONLY else errno.EACCES
+    raise OSError(code, os.strerror(code), real)
+
+
+def refusal(exc: OSError, reason: str) -> dict[str, str | None]:
+    """What a module answers to EXC: `msg` with the path, the system's words and a remedy, `reason` and `file`.
+
+    REASON is the code where the errno has none of its own.
+    """
+    code, remedy = _REMEDIES.get(exc.errno or 0, (None, "look at that path, then run this again"))
+    if exc.strerror == _NOT_REGULAR:
+        remedy = "a regular file belongs there: move what is there away"
+    path = exc.filename if isinstance(exc.filename, str) else os.fsdecode(exc.filename or "a file")
+    return {"msg": f"{path}: {exc.strerror or exc}; {remedy}", "reason": code or reason, "file": path}
+
+
 def decode(data: bytes) -> str:
     """Bytes to text, reversibly."""
     return data.decode("utf-8", "surrogateescape")
@@ -131,6 +182,7 @@ def fsync_dir(path: str) -> None:
         os.fsync(fd)
     except OSError as exc:
         if exc.errno != errno.EINVAL:  # a filesystem that cannot sync a directory (FAT)
+            exc.filename = exc.filename or path
             raise
     finally:
         os.close(fd)
@@ -174,17 +226,21 @@ def atomic_write(
     except FileNotFoundError:
         old = None
     if old is not None and not stat.S_ISREG(old.st_mode):
-        raise OSError(errno.EINVAL, "not a regular file", path)
-    fd, temp = tempfile.mkstemp(prefix=f".{name}.", suffix=".tmp", dir=directory)
+        raise OSError(errno.EINVAL, _NOT_REGULAR, path)
+    temp = None
     try:
+        fd, temp = tempfile.mkstemp(prefix=f".{name}.", suffix=".tmp", dir=directory)
         with os.fdopen(fd, "wb") as handle:
             handle.write(encode(data))
             handle.flush()
             copy_attributes(path if old else None, temp, mode, uid=uid, gid=gid, force_mode=force_mode)
             os.fsync(handle.fileno())
         os.rename(temp, path)
-    except BaseException:
-        _unlink_quietly(temp)
+    except BaseException as exc:
+        if temp is not None:
+            _unlink_quietly(temp)
+        if isinstance(exc, OSError):  # it is about the file, not about its copy
+            exc.filename, exc.filename2 = path, None
         raise
     fsync_dir(directory)
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from . import _systemd
-from ._files import read_text, resolve
+from ._files import check_writable, named, read_text, resolve
 from ._hugepages import pools_of
 from ._mounts import read_mounts, size_bytes
 from ._topology_nodes import NODE_DIR
@@ -99,6 +99,8 @@ def plan_release(
             row = (pool.get("nodes") or {}).get(str(node)) or {}
             step = _step(size_kb, node, row, planned.get((size_kb, node), 0), first, room)
             if step is not None:
+                if step.write is not None:
+                    check_writable(resolve(root, step.path))
                 given = max((step.before or 0) - (step.after or 0), 0)
                 room = Room(room.pages - given, room.all_free)
                 steps.append(step)
@@ -187,7 +189,7 @@ def apply_release(root: str, steps: Iterable[Step]) -> list[Step]:
             done.append(step)
             continue
         real = resolve(root, step.path)
-        with open(real, "w", encoding="ascii") as handle:
+        with named(real), open(real, "w", encoding="ascii") as handle:
             handle.write(f"{step.write}\n")
         after = Tree(root).number(step.path)
         why = step.why

@@ -14,14 +14,14 @@ from typing import Any
 
 from ._cpulist import CpuListError, parse
 from ._service_state import Plan, State, Step, differences, is_enabled, read_states
-from ._services import DROPIN_TEXT, unit_file
+from ._services import DROPIN_TEXT, IRQBALANCE_MODES, unit_file
 from ._systemd import MARKER
 from ._systemd_units import Run
 
 SERVICE = "irqbalance.service"
 DROPIN = f"/etc/systemd/system/{SERVICE}.d/zz-firsttouch.conf"
 ENVIRONMENT = "/etc/firsttouch/irqbalance.env"
-MODES = ("keep", "ban_isolated", "off")
+MODES = IRQBALANCE_MODES
 _LIST = "IRQBALANCE_BANNED_CPULIST"
 
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from . import (
-    _irqbalance,
     _plan_cpus,
     _plan_fit,
     _plan_hugepages,
@@ -145,9 +144,9 @@ def cpu_isolation(job: Job) -> dict[str, Any]:
         irqbalance = "keep"
     elif irqbalance is False:
         irqbalance = "off"  # YAML 1.1 reads an unquoted off as false
-    if irqbalance not in _irqbalance.MODES:
+    if irqbalance not in _services.IRQBALANCE_MODES:
         job.judge.refuse(
-            "bad_value", "irqbalance", f"{irqbalance!r} is not one of {', '.join(_irqbalance.MODES)}"
+            "bad_value", "irqbalance", f"{irqbalance!r} is not one of {', '.join(_services.IRQBALANCE_MODES)}"
         )
     if irqbalance == "ban_isolated" and not body.get("isolated") and not job.judge.refusals:
         text = "no CPU is isolated, so there is none to keep irqbalance off; set firsttouch_isolated_cpus"

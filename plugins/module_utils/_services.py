@@ -16,9 +16,8 @@ from typing import Any
 from . import _files, _thp
 from ._boot_owners import tuned_arguments
 from ._cmdline import make, normal_key
-from ._sysctl import dotted, normalize, same_value
+from ._sysctl import COUNTERPART, dotted, normalize, same_value
 from ._sysctl_foreign import tuned_section, writers
-from ._sysctl_judge import COUNTERPART
 from ._systemd import MARKER, UNIT_DIR, is_ours
 
 # Each service that may be stopped, and why it may have to be.
@@ -33,6 +32,7 @@ TABLE: dict[str, str] = {
     "disable-thp.service": "writes a mode of transparent huge pages at every boot",
 }
 MODES = ("report", "stop")
+IRQBALANCE_MODES = ("keep", "ban_isolated", "off")
 UNIT_DIRS = (UNIT_DIR, "/run/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system",
              "/lib/systemd/system")  # fmt: skip
 # A condition that never holds: the unit stays installed and enabled, and is itself again without this file.

@@ -22,89 +22,13 @@ from ._boot_types import BACKUP_DIR
 from ._intent import GENERAL, SECTIONS, variables
 from ._ownership import DROPIN, still_there, with_foreign
 from ._plan_document import SCHEMA, compose, named_groups, significant
-from ._sysctl import dotted, normalize
-from ._sysctl_judge import COUNTERPART
+from ._record import BEFORE, PLAN, SHAPES, StateError, read_before, read_plan, wrong_part
+from ._sysctl import COUNTERPART, dotted, normalize, parse_lines
 from ._tree import Tree
 
-PLAN = "/etc/firsttouch/plan.json"
-BEFORE = "/var/lib/firsttouch/before.json"
 # Left by kernel_cmdline, which keeps the boot file that was there before its last change.
 _BACKUP = f"{BACKUP_DIR}/grub.cfg.before"
 _ORDER = (_BACKUP, BEFORE, PLAN)
-# What merging and planning rely on; everything else in the documents is only passed on.
-_SHAPES: dict[str, dict[str, type]] = {
-    PLAN: {"intent": dict, "topology": dict, "sections": dict, "owned": dict, "boot": dict, "sysctls": dict},
-    BEFORE: {"sysctl": dict, "pools": dict},
-}
-_SECTION_SHAPE: dict[str, type] = {
-    "state": str, "variables": list, "tokens": list, "units": dict, "sysctls": dict, "mounts": list, "pools": list,
-    "budget": dict, "by_variable": dict, "settings": dict,
-    "stop": list, "models": list, "servers": list, "files": dict,
-}  # fmt: skip
-
-
-class StateError(ValueError):
-    """A document cannot be used; `reason` is a code: record_unreadable, record_newer or bad_plan."""
-
-    def __init__(self, reason: str, text: str) -> None:
-        super().__init__(text)
-        self.reason = reason
-
-
-def read_plan(root: str = "/") -> dict[str, Any] | None:
-    """The document of plan.json; None when there is none. Raises StateError."""
-    return _read(root, PLAN)
-
-
-def read_before(root: str = "/") -> dict[str, Any] | None:
-    """The document of before.json; None when there is none. Raises StateError."""
-    return _read(root, BEFORE)
-
-
-def _read(root: str, path: str) -> dict[str, Any] | None:
-    try:
-        text = _files.read_text(root, path)
-    except OSError as exc:
-        raise StateError("record_unreadable", f"{path}: {exc.strerror or exc}") from None
-    if text is None:
-        return None
-    try:
-        document = json.loads(text)
-    except ValueError as exc:
-        raise StateError(
-            "record_unreadable", f"{path} is no JSON ({exc}); restore it, or remove it"
-        ) from None
-    schema = document.get("schema") if isinstance(document, dict) else None
-    if isinstance(schema, int) and schema > SCHEMA:
-        text = f"{path} has schema {schema}, this collection knows {SCHEMA}: use the newer one that wrote it"
-        raise StateError("record_newer", text)
-    wrong = _wrong_part(document, _SHAPES[path])
-    if wrong is not None:
-        text = f"{path} is not what this collection writes ({wrong}); restore it, or remove it"
-        raise StateError("record_unreadable", text)
-    return dict(document)
-
-
-def _wrong_part(document: Any, shape: Mapping[str, type]) -> str | None:
-    """The first part of DOCUMENT that is not of its SHAPE; None when all are."""
-    if not isinstance(document, Mapping) or document.get("schema") != SCHEMA or document["schema"] is True:
-        return "no schema number"
-    for name, kind in shape.items():
-        if not isinstance(document.get(name), kind):
-            return name
-    for name in SECTIONS if "sections" in shape else ():
-        section = document["sections"].get(name)
-        if section is not None and not isinstance(section, Mapping):
-            return f"section {name}"
-        for key, value in (section or {}).items():
-            if not isinstance(value, _SECTION_SHAPE.get(key, object)):
-                return f"{key} of section {name}"
-        owned = document.get("owned", {}).get(name, {})
-        if not isinstance(owned, Mapping) or not all(isinstance(row, list) for row in owned.values()):
-            return f"owned of section {name}"
-    return None
-
-
 def dump(document: Mapping[str, Any]) -> str:
     """DOCUMENT as the text of its file."""
     return json.dumps(document, indent=1, ensure_ascii=True) + "\n"
@@ -172,11 +96,11 @@ def first_found(before: Mapping[str, Any] | None, plan: Mapping[str, Any], root:
 
 def _first_sysctls(saved: Mapping[str, str], plan: Mapping[str, Any], tree: Tree) -> dict[str, str]:
     """SAVED with the live values of the plan's sysctls, each with the one that writing it zeroes."""
-    ours = tree.text(DROPIN) or ""
+    ours = {row.key for row in parse_lines(tree.text(DROPIN) or "", DROPIN, DROPIN)[0]}
     result = dict(saved)
     for key in plan.get("sysctls") or {}:
         # A live value that our own file has set already is not what was first found.
-        if key in result or normalize(key) in ours or key in ours:
+        if key in result or normalize(key) in ours:
             continue
         for name in _with_counterpart(key):
             value = tree.text(f"/proc/sys/{normalize(name)}")
@@ -312,7 +236,7 @@ def recording(
 
     Raises StateError, and OSError where a file cannot be read.
     """
-    wrong = _wrong_part(plan, _SHAPES[PLAN])
+    wrong = wrong_part(plan, SHAPES[PLAN])
     if wrong is not None:
         raise StateError("bad_plan", f"plan is no result of host_plan: {wrong}")
     chosen = list(sections)

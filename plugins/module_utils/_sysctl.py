@@ -28,6 +28,13 @@ DIRECTORIES = (
 )
 SYSCTL_CONF = "/etc/sysctl.conf"
 PROC_SYS = "/proc/sys"
+# Writing one of a pair zeroes the other (mm/page-writeback.c, mm/util.c).
+_PAIRS = (
+    ("vm/dirty_ratio", "vm/dirty_bytes"),
+    ("vm/dirty_background_ratio", "vm/dirty_background_bytes"),
+    ("vm/overcommit_ratio", "vm/overcommit_kbytes"),
+)
+COUNTERPART = {**dict(_PAIRS), **{right: left for left, right in _PAIRS}}
 _SPACE = " \t\n\r"
 _SWAP = str.maketrans("/.", "./")
 _EOL = re.compile("\r\n|\n\r|[\n\r\0]")  # what systemd's read_line() takes for the end of a line

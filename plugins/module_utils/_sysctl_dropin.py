@@ -13,8 +13,8 @@ from typing import Any
 
 from . import _sysctl
 from ._files import atomic_write, read_text, remove, resolve
-from ._sysctl import canonical, clean, dotted, same_value
-from ._sysctl_judge import COUNTERPART, POOL_KEYS, effect, write_pair
+from ._sysctl import COUNTERPART, canonical, clean, dotted, same_value
+from ._sysctl_judge import POOL_KEYS, effect, write_pair
 
 MARKER = "# Managed by firsttouch.host: changes are overwritten."
 

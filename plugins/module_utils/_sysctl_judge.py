@@ -10,6 +10,7 @@ from typing import Any
 
 from ._files import read_text
 from ._sysctl import (
+    COUNTERPART,
     Assignment,
     Live,
     Resolution,
@@ -24,13 +25,6 @@ from ._sysctl import (
 )
 from ._sysctl_foreign import Foreign
 
-# Writing one of a pair zeroes the other (mm/page-writeback.c, mm/util.c).
-_PAIRS = (
-    ("vm/dirty_ratio", "vm/dirty_bytes"),
-    ("vm/dirty_background_ratio", "vm/dirty_background_bytes"),
-    ("vm/overcommit_ratio", "vm/overcommit_kbytes"),
-)
-COUNTERPART = {**dict(_PAIRS), **{right: left for left, right in _PAIRS}}
 _DEFAULTS = {"vm/dirty_ratio": 20, "vm/dirty_background_ratio": 10, "vm/overcommit_ratio": 50}
 _ZERO_ON_CHANGE_ONLY = ("vm/dirty_ratio", "vm/dirty_bytes")
 _NEVER_ZERO = ("vm/dirty_bytes", "vm/dirty_background_bytes")  # the kernel refuses a written 0

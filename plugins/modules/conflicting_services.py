@@ -97,6 +97,7 @@ from collections.abc import Sequence
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.firsttouch.host.plugins.module_utils import _service_state, _services
+from ansible_collections.firsttouch.host.plugins.module_utils._files import refusal
 from ansible_collections.firsttouch.host.plugins.module_utils._systemd_units import Run, UnitError
 
 
@@ -132,7 +133,7 @@ def main() -> None:
     except UnitError as exc:
         module.fail_json(msg=str(exc), reason=exc.reason, unit=exc.unit)
     except OSError as exc:
-        module.fail_json(msg=f"{exc.filename}: {exc.strerror}", reason="write_error", file=exc.filename)
+        module.fail_json(**refusal(exc, "write_error"))
     module.exit_json(changed=bool(plan.changes), changes=plan.changes, diff=plan.diff)
 
 

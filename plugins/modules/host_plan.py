@@ -137,7 +137,7 @@ from ansible_collections.firsttouch.host.plugins.module_utils import _plan_runti
 from ansible_collections.firsttouch.host.plugins.module_utils._intent import SECTIONS
 from ansible_collections.firsttouch.host.plugins.module_utils._plan import facts_for, make_plan
 from ansible_collections.firsttouch.host.plugins.module_utils._plan_document import named_groups, unit_rows
-from ansible_collections.firsttouch.host.plugins.module_utils._state import StateError, read_plan
+from ansible_collections.firsttouch.host.plugins.module_utils._record import StateError, read_plan
 
 
 def main() -> None:

@@ -218,7 +218,7 @@ from ansible_collections.firsttouch.host.plugins.module_utils._checks import CON
 from ansible_collections.firsttouch.host.plugins.module_utils._checks_host import Context
 from ansible_collections.firsttouch.host.plugins.module_utils._intent import manages
 from ansible_collections.firsttouch.host.plugins.module_utils._plan import facts_for, make_plan
-from ansible_collections.firsttouch.host.plugins.module_utils._state import StateError, read_plan
+from ansible_collections.firsttouch.host.plugins.module_utils._record import StateError, read_plan
 from ansible_collections.firsttouch.host.plugins.module_utils._verdict import (
     LAYERS,
     failures_text,

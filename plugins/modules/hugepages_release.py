@@ -125,6 +125,7 @@ reason:
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.firsttouch.host.plugins.module_utils import _hugepages_release
+from ansible_collections.firsttouch.host.plugins.module_utils._files import refusal
 
 
 def _shown(rows: list[dict[str, object]], side: str) -> str:
@@ -150,7 +151,7 @@ def main() -> None:
         if not module.check_mode:
             steps = _hugepages_release.apply_release(root, steps)
     except OSError as exc:
-        module.fail_json(msg=f"{exc.filename}: {exc.strerror}", reason="write_error")
+        module.fail_json(**refusal(exc, "write_error"))
     kept = [step for step in steps if step.why is not None]
     for step in kept:
         module.warn(step.text)

@@ -78,7 +78,7 @@ from collections.abc import Sequence
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.firsttouch.host.plugins.module_utils import _irqbalance, _service_state
-from ansible_collections.firsttouch.host.plugins.module_utils._files import read_text
+from ansible_collections.firsttouch.host.plugins.module_utils._files import read_text, refusal
 from ansible_collections.firsttouch.host.plugins.module_utils._systemd_units import Run, UnitError
 
 
@@ -122,7 +122,7 @@ def main() -> None:
     except ValueError as exc:
         module.fail_json(msg=f"isolated: {exc}", reason="bad_value")
     except OSError as exc:
-        module.fail_json(msg=f"{exc.filename}: {exc.strerror}", reason="write_error", file=exc.filename)
+        module.fail_json(**refusal(exc, "write_error"))
     module.exit_json(changed=bool(plan.changes), installed=installed, changes=plan.changes, diff=plan.diff)
 
 

@@ -201,6 +201,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.firsttouch.host.plugins.module_utils._boot_apply import change
 from ansible_collections.firsttouch.host.plugins.module_utils._boot_report import boot_id
 from ansible_collections.firsttouch.host.plugins.module_utils._boot_types import BootError
+from ansible_collections.firsttouch.host.plugins.module_utils._files import refusal
 
 
 def main() -> None:
@@ -231,8 +232,7 @@ def main() -> None:
         details = {key: value for key, value in exc.as_dict().items() if key != "text"}
         module.fail_json(msg=str(exc), boot_id=identity, **details)
     except OSError as exc:
-        text = f"{exc.filename or ''}: {exc.strerror or exc}"
-        module.fail_json(msg=text, reason="io_error", boot_id=identity)
+        module.fail_json(boot_id=identity, **refusal(exc, "io_error"))
     module.exit_json(boot_id=identity, **result)
 
 

@@ -112,7 +112,9 @@ changes:
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.firsttouch.host.plugins.module_utils import _state
+from ansible_collections.firsttouch.host.plugins.module_utils._files import refusal
 from ansible_collections.firsttouch.host.plugins.module_utils._intent import SECTIONS
+from ansible_collections.firsttouch.host.plugins.module_utils._record import StateError
 
 
 def main() -> None:
@@ -139,10 +141,10 @@ def main() -> None:
             record = _state.recording(root, given["plan"], sections, found)
         if not module.check_mode:
             record.apply()
-    except _state.StateError as exc:
+    except StateError as exc:
         module.fail_json(msg=str(exc), reason=exc.reason)
     except OSError as exc:
-        module.fail_json(msg=f"{exc.filename}: {exc.strerror}", reason="record_not_written")
+        module.fail_json(**{**refusal(exc, ""), "reason": "record_not_written"})
     module.exit_json(
         changed=bool(record.changes),
         changes=record.changes,

@@ -130,6 +130,7 @@ file:
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.firsttouch.host.plugins.module_utils import _sysctl, _sysctl_dropin
+from ansible_collections.firsttouch.host.plugins.module_utils._files import refusal
 
 
 def _diff(plan: _sysctl_dropin.Plan) -> list[dict[str, str]]:
@@ -196,7 +197,7 @@ def main() -> None:
     except _sysctl.SysctlError as exc:
         module.fail_json(msg=str(exc), reason=exc.reason, names=[exc.key])
     except OSError as exc:
-        module.fail_json(msg=f"{exc.filename}: {exc.strerror}", reason="read_error", file=exc.filename)
+        module.fail_json(**refusal(exc, "read_error"))
 
 
 if __name__ == "__main__":

@@ -144,6 +144,7 @@ from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.firsttouch.host.plugins.module_utils import _sysctl, _sysctl_foreign, _sysctl_judge
+from ansible_collections.firsttouch.host.plugins.module_utils._files import refusal
 
 
 def _default_page_kb(module: AnsibleModule, running_kb: int | None) -> int | None:
@@ -217,7 +218,7 @@ def main() -> None:
     except _sysctl.SysctlError as exc:
         module.fail_json(msg=str(exc), reason=exc.reason, key=exc.key)
     except OSError as exc:
-        module.fail_json(msg=f"{exc.filename}: {exc.strerror}", reason="read_error", file=exc.filename)
+        module.fail_json(**refusal(exc, "read_error"))
 
 
 if __name__ == "__main__":

@@ -120,6 +120,7 @@ from collections.abc import Sequence
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.firsttouch.host.plugins.module_utils import _systemd_units
+from ansible_collections.firsttouch.host.plugins.module_utils._files import refusal
 
 
 def _runner(module: AnsibleModule) -> _systemd_units.Run | None:
@@ -194,7 +195,7 @@ def main() -> None:
     except _systemd_units.UnitError as exc:
         module.fail_json(msg=str(exc), reason=exc.reason, unit=exc.unit)
     except OSError as exc:
-        module.fail_json(msg=f"{exc.filename}: {exc.strerror}", reason="write_error", file=exc.filename)
+        module.fail_json(**refusal(exc, "write_error"))
 
 
 if __name__ == "__main__":

@@ -104,6 +104,7 @@ import os
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.firsttouch.host.plugins.module_utils import _thp
+from ansible_collections.firsttouch.host.plugins.module_utils._files import refusal
 
 
 def _diff(plan: _thp.Plan) -> list[dict[str, str]]:
@@ -148,7 +149,7 @@ def main() -> None:
     except _thp.ThpError as exc:
         module.fail_json(msg=str(exc), reason=exc.reason, file=exc.path)
     except OSError as exc:
-        module.fail_json(msg=f"{exc.filename}: {exc.strerror}", reason="write_error", file=exc.filename)
+        module.fail_json(**refusal(exc, "write_error"))
 
 
 if __name__ == "__main__":

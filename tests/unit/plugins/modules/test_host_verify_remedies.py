@@ -21,7 +21,7 @@ import pytest
 import verified_host as vh
 from ansible_collections.firsttouch.host.plugins.module_utils import _checks, _sched, _verdict
 from ansible_collections.firsttouch.host.plugins.module_utils._checks_host import Context
-from ansible_collections.firsttouch.host.plugins.module_utils._state import read_plan
+from ansible_collections.firsttouch.host.plugins.module_utils._record import read_plan
 from broken_hosts import BROKEN
 from support import ROOT, put, run_module
 

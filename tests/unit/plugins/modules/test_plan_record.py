@@ -384,3 +384,23 @@ def test_a_group_that_was_there_before_us_stays(tmp_path: Path) -> None:
     put(root, "/etc/group", "root:x:0:\nfirsttouch:x:990:\n")
     result = record(root, plan(root, INTENT))
     assert result["before"]["groups_absent"] == [] and result["groups_unused"] == []
+
+
+@pytest.mark.parametrize(
+    "spelling", ["vm.dirty_ratio_x = 5", "vm/dirty_ratio_x=5", "# vm.dirty_ratio = 5", "x.vm.dirty_ratio = 5"]
+)
+def test_a_key_of_ours_that_only_looks_alike_hides_no_first_value(spelling: str, tmp_path: Path) -> None:
+    root = make_host(tmp_path)
+    put(root, "/proc/sys/vm/dirty_ratio", "20\n")
+    put(root, "/proc/sys/vm/dirty_bytes", "0\n")
+    put(root, DROPIN, f"# Managed by firsttouch.host: changes are overwritten.\n{spelling}\n")
+    saved = record(root, plan(root, {"vm_sysctls": {"vm.dirty_ratio": 8}}))["before"]["sysctl"]
+    assert saved == {"vm.dirty_ratio": "20", "vm.dirty_bytes": "0"}
+
+
+@pytest.mark.parametrize("spelling", ["vm.dirty_ratio = 8", "vm/dirty_ratio=8", "-vm.dirty_ratio = 8"])
+def test_a_value_that_our_own_file_has_set_is_no_first_value(spelling: str, tmp_path: Path) -> None:
+    root = make_host(tmp_path)
+    put(root, "/proc/sys/vm/dirty_ratio", "8\n")
+    put(root, DROPIN, f"# Managed by firsttouch.host: changes are overwritten.\n{spelling}\n")
+    assert record(root, plan(root, {"vm_sysctls": {"vm.dirty_ratio": 8}}))["before"]["sysctl"] == {}

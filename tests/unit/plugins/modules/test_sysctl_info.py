@@ -70,14 +70,14 @@ def test_unreadable_file_is_a_note_and_no_pass(tmp_path: Path) -> None:
     put(tmp_path, "/etc/sysctl.d/50-a.conf", "vm.swappiness = 1\n")
     put(tmp_path, "/etc/sysctl.d/60-b.conf", "vm.swappiness = 2\n")
     put(tmp_path, "/proc/sys/vm/swappiness", "1\n")
-    real_open = open
+    real_open = os.open
 
     def guarded(path: Any, *args: Any, **kwargs: Any) -> Any:
         if str(path).endswith("60-b.conf"):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
         return real_open(path, *args, **kwargs)
 
-    with mock.patch("builtins.open", guarded):
+    with mock.patch("os.open", guarded):
         result = info(tmp_path, want={"vm.swappiness": 1})
     row = result["sysctls"]["vm.swappiness"]
     assert (row["verdict"], row["reason"], row["file"]) == (
