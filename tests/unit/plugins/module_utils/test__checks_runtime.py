@@ -249,6 +249,22 @@ def test_a_large_model_is_not_read_through(tmp_path: Path, runtime: Runtime) -> 
     assert (row.status, row.reason, row.intended) == ("not_evaluated", "too_large", False)
 
 
+def test_units_of_models_and_servers_are_active_or_their_variable_is_named(tmp_path: Path) -> None:
+    text = "[Service]\nExecStart=/bin/true\n"
+    units = {f"firsttouch-{name}": text for name in ("weights@m.service", "server@a.service")}
+    plan = {"sections": {"runtime": {**SECTION, "units": {**units, "firsttouch.slice": "[Slice]\n"}}}}
+    (tmp_path / "etc/systemd/system").mkdir(parents=True)
+    (tmp_path / "run/systemd/units").mkdir(parents=True)
+    (tmp_path / "run/systemd/units/invocation:firsttouch-server@a.service").symlink_to("0123")
+    found = {row.id: row for row in _checks.run(Context(plan, str(tmp_path)), concerns=["units"])}
+    assert found["units.firsttouch-server@a.service.active"].status == "pass"
+    row = found["units.firsttouch-weights@m.service.active"]
+    assert row.status == "fail" and "firsttouch_models" in row.remedy
+    assert "firsttouch_servers" in found["units.firsttouch-server@a.service.file"].remedy
+    # systemd marks no slice as active.
+    assert "units.firsttouch.slice.active" not in found
+
+
 def test_a_host_without_the_runtime_is_not_asked(tmp_path: Path, runtime: Runtime) -> None:
     assert answers(tmp_path, {"sections": {}}) == {}
 
