@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ._boot_backend import Backend, running_line
@@ -12,6 +15,7 @@ from ._boot_plan import BootPlan, Request, describe_token
 from ._boot_report import foreign_staged
 from ._boot_types import BootError, Runner
 from ._bootloader import detect
+from ._files import resolve
 from ._kernel_args import KernelFacts
 from ._record import StateError, read_plan
 
@@ -34,14 +38,38 @@ def change(root: str, parameters: Mapping[str, Any], check: bool, run: Runner | 
     running = running_line(root)
     backend = detect(root)
     plan = backend.plan(request, running)
-    applied: dict[str, Any] = {
-        "generated": plan.generate or bool(plan.extra),
-        "backup": None,
-        "line": plan.line,
-    }
-    if not check and plan.changes():
-        applied = backend.apply(plan, run)
-    return _result(backend, plan, applied, running)
+    if check or not plan.changes():
+        return _result(backend, plan, _planned(plan), running)
+    with _alone(root, backend.folder):
+        # what another run has changed until now counts
+        backend = detect(root)
+        plan = backend.plan(request, running)
+        applied = backend.apply(plan, run) if plan.changes() else _planned(plan)
+        return _result(backend, plan, applied, running)
+
+
+def _planned(plan: BootPlan) -> dict[str, Any]:
+    """What Backend.apply() would return."""
+    return {"generated": plan.generate or bool(plan.extra), "backup": None, "line": plan.line}
+
+
+@contextlib.contextmanager
+def _alone(root: str, folder: str) -> Iterator[None]:
+    """Hold FOLDER, that of the boot files, against another run. Raises BootError `busy`; leaves nothing behind."""
+    try:
+        fd = os.open(resolve(root, folder), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:  # an offline tree without one
+        yield
+        return
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            text = "another run is changing the boot files now; run this again when that has ended"
+            raise BootError("busy", text, folder) from None
+        yield
+    finally:
+        os.close(fd)
 
 
 def _owned(root: str, given: list[str] | None) -> list[str]:

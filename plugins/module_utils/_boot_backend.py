@@ -19,6 +19,8 @@ class Backend(ABC):
     """One boot loader of the sysroot `root`, read once. live: its tools may be run."""
 
     name = ""
+    # Held while the boot files are changed.
+    folder = ""
 
     def __init__(self, root: str, live: bool) -> None:
         self.root = root

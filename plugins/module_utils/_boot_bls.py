@@ -46,6 +46,7 @@ class BlsBackend(Backend):
     """See Backend."""
 
     name = "grub_bls"
+    folder = ENTRIES
 
     def __init__(self, root: str, live: bool) -> None:
         super().__init__(root, live)

@@ -45,6 +45,7 @@ class GrubBackend(Backend):
     """See Backend."""
 
     name = "grub"
+    folder = PREFIX
 
     def __init__(self, root: str, live: bool) -> None:
         super().__init__(root, live)
@@ -279,11 +280,7 @@ class GrubBackend(Backend):
 
     def apply(self, plan: BootPlan, run: Runner | None) -> dict[str, Any]:
         generator = Generator(self, plan, run) if plan.generate else None
-        if generator:
-            with generator.alone():
-                self._write(plan, generator)
-        else:
-            self._write(plan, None)
+        self._write(plan, generator)
         return {
             "generated": generator is not None,
             "backup": generator.backup if generator else None,

@@ -7,11 +7,8 @@ does not boot.
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import hashlib
 import os
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from ._boot_effect import shortfall
@@ -39,21 +36,6 @@ class Generator:
         self.line: str | None = None
         self.path = plan.generated_path or ""
         self._old: bytes | None = None
-
-    @contextlib.contextmanager
-    def alone(self) -> Iterator[None]:
-        """Hold the directory of grub.cfg against another run. Raises BootError `busy`; leaves nothing behind."""
-        folder = os.path.dirname(resolve(self.backend.root, self.path))
-        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                text = "another run is making it now; run this again when that has ended"
-                raise BootError("busy", text, self.path) from None
-            yield
-        finally:
-            os.close(fd)
 
     def generate(self) -> None:
         """Make, check and install grub.cfg. Raises BootError; the old grub.cfg is then untouched."""

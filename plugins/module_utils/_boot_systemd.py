@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import fnmatch
+import os
 import re
 from functools import cmp_to_key
 from typing import Any
@@ -28,6 +29,7 @@ class SystemdBootBackend(Backend):
     """See Backend."""
 
     name = "systemd_boot"
+    folder = os.path.dirname(KERNEL_CMDLINE)
 
     def __init__(self, root: str, live: bool) -> None:
         super().__init__(root, live)

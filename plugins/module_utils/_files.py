@@ -161,7 +161,9 @@ def refusal(exc: OSError, reason: str) -> dict[str, str | None]:
     code, remedy = _REMEDIES.get(exc.errno or 0, (None, "look at that path, then run this again"))
     if exc.strerror == _NOT_REGULAR:
         remedy = "a regular file belongs there: move what is there away"
-    path = exc.filename if isinstance(exc.filename, str) else os.fsdecode(exc.filename or "a file")
+    # of a link or a renamed file the second name is the place
+    named_path = exc.filename2 or exc.filename
+    path = os.fsdecode(named_path) if isinstance(named_path, (str, bytes)) else "a file"
     return {"msg": f"{path}: {exc.strerror or exc}; {remedy}", "reason": code or reason, "file": path}
 
 

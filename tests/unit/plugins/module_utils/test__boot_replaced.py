@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.firsttouch.host.plugins.module_utils import _boot_plan
+from ansible_collections.firsttouch.host.plugins.module_utils._boot_types import BootError
 from boot_cases import KEYS, WANT, change, hashes, put, tree
 from boot_hosts import StandInGrubby, StandInMkconfig, debian, rhel, run_live
 
@@ -234,3 +235,24 @@ def test_a_place_that_is_gone_is_no_loss(tmp_path: Path) -> None:
     host.change(on_conflict="replace")
     entries(host.root)[-1].unlink()
     assert host.absent(WANT)["not_restored"] == []
+
+
+@pytest.mark.parametrize("name", ["bls", "systemd"])
+def test_a_second_run_at_the_same_time_is_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    host = Host(name, True, tmp_path)
+    seen: list[str] = []
+    real = _boot_plan.atomic_write
+
+    def during(path: str, text: str, mode: int) -> None:
+        monkeypatch.setattr(_boot_plan, "atomic_write", real)
+        before = hashes(host.root)
+        with pytest.raises(BootError) as caught:
+            host._run(False, {"tokens": ["nosmt"], "keys": ["nosmt"], "owned": []})
+        assert hashes(host.root) == before
+        seen.append(caught.value.reason)
+        real(path, text, mode)
+
+    monkeypatch.setattr(_boot_plan, "atomic_write", during)
+    assert host._run(False, {"tokens": WANT, "keys": KEYS, "owned": [], "on_conflict": "replace"})["changed"]
+    assert seen == ["busy"] and "nosmt" not in host.texts()
+    assert host._run(False, {"tokens": WANT, "keys": KEYS, "owned": WANT})["changed"] is False
