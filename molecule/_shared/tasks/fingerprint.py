@@ -9,9 +9,12 @@ import json
 import os
 import sys
 
-FOLDERS = ("/etc", "/boot", "/usr/lib/sysctl.d", "/usr/lib/systemd", "/var/lib/firsttouch")
+FOLDERS = ("/etc", "/boot", "/opt", "/usr/lib/sysctl.d", "/usr/lib/systemd", "/var/lib/firsttouch")
 # Written by the running system and by the account tools (their backups) themselves, whatever we set.
-VOLATILE = ("/etc/adjtime", "/etc/resolv.conf", "/etc/machine-id", "/etc/mtab", "/etc/group-", "/etc/gshadow-")
+VOLATILE = (
+    *("/etc/adjtime", "/etc/resolv.conf", "/etc/machine-id", "/etc/mtab"),
+    *("/etc/group-", "/etc/gshadow-", "/etc/passwd-", "/etc/shadow-"),
+)
 SYSCTLS = ("/proc/sys/vm/*", "/proc/sys/kernel/sched_*", "/proc/sys/kernel/numa_balancing*")
 THP = ("/sys/kernel/mm/transparent_hugepage/*enabled", "/sys/kernel/mm/transparent_hugepage/defrag")
 # Counters and one-shot triggers, no settings.
@@ -47,7 +50,10 @@ def main() -> None:
                         settings[path] = handle.read().strip()
                 except OSError:
                     continue
-    result: dict[str, object] = {"files": {k: v for k, v in files.items() if k not in VOLATILE}, "settings": settings}
+    result: dict[str, object] = {
+        "files": {k: v for k, v in files.items() if k not in VOLATILE},
+        "settings": settings,
+    }
     for key, path in (("boot_id", "/proc/sys/kernel/random/boot_id"), ("cmdline", "/proc/cmdline")):
         with open(path, encoding="utf-8") as handle:
             result[key] = handle.read().strip()
