@@ -238,7 +238,7 @@ def _resource_size(size_kb: int) -> str:
 
 def _free_bytes(plan: Mapping[str, Any], pool: Mapping[str, Any]) -> int:
     """Bytes of POOL on its largest node beside what mounts may take, as if these took all of it from that node."""
-    page = pool["size_kb"] * 1024
+    page = int(pool["size_kb"]) * 1024
     mounts = [row for row in _mounts(plan) if page_size_kb(row["page_size"]) == pool["size_kb"]]
     taken = sum(row["size_bytes"] or 0 for row in mounts)
     most = max((int(count) for count in pool["nodes"].values()), default=0) * page

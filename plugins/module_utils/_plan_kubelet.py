@@ -15,7 +15,7 @@ from . import _kubelet_host
 from ._intent import PREFIX, IntentError, Judge, byte_size, mapping
 from ._kubelet_host import RESERVING, Kubelet, KubeletError, Reserved
 from ._plan_facts import Facts
-from ._topology import Node
+from ._topology_nodes import Node
 
 VARIABLE = "kubelet"
 API_VERSION = "kubelet.config.k8s.io/v1beta1"

@@ -6,13 +6,14 @@ from __future__ import annotations
 import shutil
 import socket
 import subprocess
+import threading
 from pathlib import Path
 
 import pytest
 
 from firsttouch import InferenceClient, InferenceServer, Options, Tls
 from firsttouch.errors import AddressError, RefusedError, TransportError
-from serving import SCHEMA, check, request, served
+from serving import SCHEMA, check, request, serve, served
 
 LOOPBACK = "tcp://127.0.0.1:0"
 
@@ -94,3 +95,17 @@ def test_only_for_tcp(pem: Path, tmp_path: Path) -> None:
     """TLS over a unix socket is a mistake and said to be one."""
     with pytest.raises(AddressError, match="needs no TLS"):
         InferenceServer(f"unix://{tmp_path}/x", SCHEMA, options=Options(tls=tls(pem, "own")))
+
+
+def test_beside_a_unix_socket(pem: Path, tmp_path: Path) -> None:
+    """A server may have both: TLS is for its tcp address, the unix socket goes without."""
+    own = tls(pem, "own")
+    places = [f"unix://{tmp_path}/x", LOOPBACK]
+    with InferenceServer(places, SCHEMA, options=Options(tls=own)) as server:
+        thread = threading.Thread(target=serve, args=(server,))
+        thread.start()
+        for where, given in zip(server.addresses, (None, own), strict=True):
+            with InferenceClient(where, tls=given) as client:
+                check(7, client.infer(request(7))[0])
+        server.stop()
+        thread.join()

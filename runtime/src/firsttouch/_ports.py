@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ssl
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -85,12 +86,17 @@ def _open_shm(address: Address, schema: Schema, options: Options, poller: Poller
     return KeptPort(address, domain, poller, keeper)
 
 
+def _context(address: Address, options: Options) -> ssl.SSLContext | None:
+    """That of a server at ADDRESS; its other addresses, which are no tcp, are beside TLS."""
+    return context_for(address, options.tls if address.scheme == "tcp" else None, server=True)
+
+
 def listen(address: Address, options: Options) -> tuple[Address, Listener]:
     """Listen at a unix or tcp address; the address has the port that was given for 0.
 
     Raises RefusedError off loopback without TLS.
     """
-    context_for(address, options.tls, server=True)
+    _context(address, options)
     if address.scheme == "unix":
         return address, listen_unix(address, options.socket_mode)
     listener = listen_tcp(address)
@@ -99,7 +105,7 @@ def listen(address: Address, options: Options) -> tuple[Address, Listener]:
 
 def _open_stream(address: Address, schema: Schema, options: Options, poller: Poller) -> Port:
     """A unix socket or tcp."""
-    context = context_for(address, options.tls, server=True)
+    context = _context(address, options)
     listener = options.listeners.get(address)
     if listener is None:
         address, listener = listen(address, options)

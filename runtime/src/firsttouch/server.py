@@ -14,6 +14,7 @@ import numpy as np
 from firsttouch import _ports, plan
 from firsttouch._metrics import Metrics
 from firsttouch._ports import Options
+from firsttouch._tls import context_for
 from firsttouch._transport import Poller, Port, Slot, parse_address
 from firsttouch._waiting import NET_SECONDS, hush, new_doorbell, ring
 from firsttouch._wire import Array, Schema, Status, pack_meta, unpack_meta
@@ -126,6 +127,9 @@ class InferenceServer:
         """
         self._open = False
         options = options or Options()
+        addresses = [parse_address(text) for text in resolve(address)]
+        if not any(place.scheme == "tcp" for place in addresses):
+            context_for(addresses[0], options.tls, server=True)
         self.counts = Metrics()
         self._max_batch = max_batch
         self.on_first_answer: Callable[[], None] | None = None
@@ -134,7 +138,6 @@ class InferenceServer:
         self._pidfd = -1
         self._stopping = False
         self._poller.add(self._stop, lambda _: hush(self._stop))
-        addresses = [parse_address(text) for text in resolve(address)]
         self._ports: list[Port] = []
         self._open = True
         try:
