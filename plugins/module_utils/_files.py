@@ -25,6 +25,7 @@ _REMEDIES: dict[int, tuple[str | None, str]] = {
     errno.ENOSPC: ("no_space", _ROOM),
     errno.EDQUOT: ("no_space", _ROOM),
     errno.ELOOP: (None, "mend the loop of symbolic links"),
+    errno.ENOENT: (None, "see whether sysroot is right"),
     errno.EISDIR: (None, "a file belongs there: move the directory away"),
     errno.ENOTDIR: (None, "a directory belongs in its path: move the file that is there away"),
     errno.EFBIG: (None, "that is no file of its kind: move it away"),
@@ -33,6 +34,12 @@ _REMEDIES: dict[int, tuple[str | None, str]] = {
 _MAX_LINKS = 40
 _NULL = os.makedev(1, 3)  # Documentation/admin-guide/devices.txt
 _NOT_SUPPORTED = (errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
+
+
+def check_root(root: str) -> None:
+    """Raise OSError unless ROOT is a directory: below a misspelt one everything would be made anew."""
+    if not stat.S_ISDIR(os.stat(root).st_mode):
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), root)
 
 
 def resolve(root: str, path: str) -> str:

@@ -81,8 +81,10 @@ def plan_release(
     """The steps for what the unit on the host asks and UNIT, the one that replaces it, does not.
 
     POOLS are those of the plan, FORMER the counts first found, by size (`2048kB`) and node. LEAVING are mount units
-    that are still there and will be gone before. Steps without `write` tell what stays. Raises OSError.
+    that are still there and will be gone before. Steps without `write` tell what stays. Raises OSError, and
+    ValueError for parameters of another shape.
     """
+    _check_shapes(pools, former, leaving)
     places = sorted(set(requests(held_unit(root))) - set(requests(unit)), reverse=True)
     if not places:
         return []
@@ -105,6 +107,24 @@ def plan_release(
                 room = Room(room.pages - given, room.all_free)
                 steps.append(step)
     return steps
+
+
+def _check_shapes(pools: Iterable[Any], former: Mapping[str, Any], leaving: Iterable[str]) -> None:
+    """Raise ValueError for parameters that no result of ours has."""
+    for row in pools:
+        counts = row.get("nodes") if isinstance(row, Mapping) else None
+        if not isinstance(counts, Mapping) or not isinstance(row.get("size_kb"), int) or not _counts(counts):
+            raise ValueError(f"pools: {row!r} is no pool of host_plan, which has size_kb and nodes")
+    for size, counts in former.items():
+        if not isinstance(counts, Mapping) or not _counts(counts):
+            raise ValueError(f"before: {size} is {counts!r}, not a number of pages for each node")
+    for name in leaving:
+        if "/" in name or "\0" in name:
+            raise ValueError(f"unmounting: {name!r} is not the name of a unit")
+
+
+def _counts(rows: Mapping[Any, Any]) -> bool:
+    return all(str(node).isdigit() and isinstance(pages, int) and pages >= 0 for node, pages in rows.items())
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,13 @@ _SECTION_SHAPE: dict[str, type] = {
     "stop": list, "models": list, "servers": list, "files": dict,
 }  # fmt: skip
 
+# What the elements of lists and the values of mappings are, and the parts of those that are mappings themselves.
+_TEXTS = frozenset(("variables", "tokens", "stop", "units", "settings"))
+_ROWS: dict[str, dict[str, type]] = {
+    "pools": {"size_kb": int, "nodes": dict},
+    "mounts": {"path": str, "unit": str, "group": str},
+}
+
 
 class StateError(ValueError):
     """A document cannot be used; `reason` is a code: record_unreadable, record_newer or bad_plan."""
@@ -79,9 +86,20 @@ def wrong_part(document: Any, shape: Mapping[str, type]) -> str | None:
         if section is not None and not isinstance(section, Mapping):
             return f"section {name}"
         for key, value in (section or {}).items():
-            if not isinstance(value, _SECTION_SHAPE.get(key, object)):
+            if not isinstance(value, _SECTION_SHAPE.get(key, object)) or not _elements(key, value):
                 return f"{key} of section {name}"
         owned = document.get("owned", {}).get(name, {})
         if not isinstance(owned, Mapping) or not all(isinstance(row, list) for row in owned.values()):
             return f"owned of section {name}"
     return None
+
+
+def _elements(key: str, value: Any) -> bool:
+    """Whether the elements of the part KEY of a section are what this collection writes."""
+    if key in _TEXTS:
+        return all(isinstance(row, str) for row in (value.values() if isinstance(value, Mapping) else value))
+    parts = _ROWS.get(key)
+    return parts is None or all(
+        isinstance(row, Mapping) and all(isinstance(row.get(part), kind) for part, kind in parts.items())
+        for row in value
+    )

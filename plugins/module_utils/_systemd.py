@@ -77,7 +77,8 @@ def with_marker(content: str) -> str:
 def install_links(name: str, content: str) -> dict[str, str]:
     """Return {link path: target} of what enabling the unit creates, from its [Install] section.
 
-    WantedBy=, RequiredBy=, UpheldBy= and Alias= as in systemd.unit(5); an empty assignment clears the list.
+    WantedBy=, RequiredBy=, UpheldBy= and Alias= as in systemd.unit(5); an empty assignment clears the list. Raises
+    ValueError for what is no unit name, which would lead out of the directory of the units.
     """
     found: dict[str, list[str]] = {}
     section = ""
@@ -89,6 +90,8 @@ def install_links(name: str, content: str) -> dict[str, str]:
             found[key] = [*found.get(key, []), *value.split()] if value else []
     target = f"{UNIT_DIR}/{name}"
     links = {}
+    for unit in (unit for names in found.values() for unit in names if "/" in unit or unit.startswith(".")):
+        raise ValueError(f"{name} is to be enabled for {unit!r}, which is not the name of a systemd unit")
     for key, folder in (("WantedBy", "wants"), ("RequiredBy", "requires"), ("UpheldBy", "upholds")):
         for by in found.get(key, []):
             links[f"{UNIT_DIR}/{by}.{folder}/{name}"] = target

@@ -135,8 +135,13 @@ def make_plan(root: str, units: Sequence[Wanted], absent: Iterable[str], run: Ru
 
 def _wanted_step(plan: Plan, unit: Wanted, state: dict[str, str] | None) -> Step:
     step = Step(unit.name, _owned_text(plan.root, unit.name), with_marker(unit.content))
+    if "\0" in unit.content:
+        raise UnitError("bad_content", f"the text of {unit.name} holds a NUL byte", unit.name)
     there = _links_to(plan.root, unit.name)
-    links = install_links(unit.name, step.after or "")
+    try:
+        links = install_links(unit.name, step.after or "")
+    except ValueError as exc:
+        raise UnitError("bad_name", str(exc), unit.name) from exc
     if unit.enabled:
         if not links:
             raise UnitError(

@@ -97,7 +97,7 @@ from collections.abc import Sequence
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.firsttouch.host.plugins.module_utils import _service_state, _services
-from ansible_collections.firsttouch.host.plugins.module_utils._files import refusal
+from ansible_collections.firsttouch.host.plugins.module_utils._files import check_root, refusal
 from ansible_collections.firsttouch.host.plugins.module_utils._systemd_units import Run, UnitError
 
 
@@ -127,6 +127,7 @@ def main() -> None:
     found = {unit: row for unit, row in given["found"].items() if isinstance(row, dict)}
     run = _runner(module)
     try:
+        check_root(given["sysroot"])
         plan = _service_state.hold_plan(given["sysroot"], given["stop"], found, run)
         if not module.check_mode and plan.due:
             _service_state.apply_plan(plan, run)

@@ -125,7 +125,7 @@ reason:
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.firsttouch.host.plugins.module_utils import _hugepages_release
-from ansible_collections.firsttouch.host.plugins.module_utils._files import refusal
+from ansible_collections.firsttouch.host.plugins.module_utils._files import check_root, refusal
 
 
 def _shown(rows: list[dict[str, object]], side: str) -> str:
@@ -147,9 +147,12 @@ def main() -> None:
     root = given["sysroot"]
     leaving = given["unmounting"] if module.check_mode else []
     try:
+        check_root(root)
         steps = _hugepages_release.plan_release(root, given["unit"], given["pools"], given["before"], leaving)
         if not module.check_mode:
             steps = _hugepages_release.apply_release(root, steps)
+    except ValueError as exc:
+        module.fail_json(msg=str(exc), reason="bad_value")
     except OSError as exc:
         module.fail_json(**refusal(exc, "write_error"))
     kept = [step for step in steps if step.why is not None]

@@ -78,7 +78,7 @@ from collections.abc import Sequence
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.firsttouch.host.plugins.module_utils import _irqbalance, _service_state
-from ansible_collections.firsttouch.host.plugins.module_utils._files import read_text, refusal
+from ansible_collections.firsttouch.host.plugins.module_utils._files import check_root, read_text, refusal
 from ansible_collections.firsttouch.host.plugins.module_utils._systemd_units import Run, UnitError
 
 
@@ -113,6 +113,7 @@ def main() -> None:
     root = given["sysroot"]
     run = _runner(module)
     try:
+        check_root(root)
         plan = _irqbalance.make_plan(root, given["mode"], given["isolated"], given["found"], run, _environ)
         if not module.check_mode and plan.due:
             _service_state.apply_plan(plan, run)

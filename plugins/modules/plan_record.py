@@ -112,7 +112,7 @@ changes:
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.firsttouch.host.plugins.module_utils import _state
-from ansible_collections.firsttouch.host.plugins.module_utils._files import refusal
+from ansible_collections.firsttouch.host.plugins.module_utils._files import check_root, refusal
 from ansible_collections.firsttouch.host.plugins.module_utils._intent import SECTIONS
 from ansible_collections.firsttouch.host.plugins.module_utils._record import StateError
 
@@ -133,6 +133,7 @@ def main() -> None:
     given = module.params
     root = given["sysroot"]
     try:
+        check_root(root)
         if given["state"] == "absent":
             record = _state.removal(root, given["predicted"] if module.check_mode else ())
         else:

@@ -130,7 +130,7 @@ file:
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.firsttouch.host.plugins.module_utils import _sysctl, _sysctl_dropin
-from ansible_collections.firsttouch.host.plugins.module_utils._files import refusal
+from ansible_collections.firsttouch.host.plugins.module_utils._files import check_root, refusal
 
 
 def _diff(plan: _sysctl_dropin.Plan) -> list[dict[str, str]]:
@@ -191,6 +191,7 @@ def main() -> None:
         supports_check_mode=True,
     )
     try:
+        check_root(module.params["sysroot"])
         _run(module)
     except _sysctl_dropin.DropinError as exc:
         module.fail_json(msg=str(exc), reason=exc.reason, **exc.details)

@@ -120,7 +120,7 @@ from collections.abc import Sequence
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.firsttouch.host.plugins.module_utils import _systemd_units
-from ansible_collections.firsttouch.host.plugins.module_utils._files import refusal
+from ansible_collections.firsttouch.host.plugins.module_utils._files import check_root, refusal
 
 
 def _runner(module: AnsibleModule) -> _systemd_units.Run | None:
@@ -191,6 +191,7 @@ def main() -> None:
         supports_check_mode=True,
     )
     try:
+        check_root(module.params["sysroot"])
         _run(module)
     except _systemd_units.UnitError as exc:
         module.fail_json(msg=str(exc), reason=exc.reason, unit=exc.unit)

@@ -104,7 +104,7 @@ import os
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.firsttouch.host.plugins.module_utils import _thp
-from ansible_collections.firsttouch.host.plugins.module_utils._files import refusal
+from ansible_collections.firsttouch.host.plugins.module_utils._files import check_root, refusal
 
 
 def _diff(plan: _thp.Plan) -> list[dict[str, str]]:
@@ -145,6 +145,7 @@ def main() -> None:
         supports_check_mode=True,
     )
     try:
+        check_root(module.params["sysroot"])
         _run(module)
     except _thp.ThpError as exc:
         module.fail_json(msg=str(exc), reason=exc.reason, file=exc.path)

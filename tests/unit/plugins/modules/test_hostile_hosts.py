@@ -298,3 +298,58 @@ def test_pages_that_cannot_be_given_back(code: int, tmp_path: Path, monkeypatch:
         assert told["failed"] and told["file"].endswith(f"{PAGES}/nr_hugepages"), told
         assert os.strerror(code) in told["msg"] and "None" not in told["msg"]
         assert told["reason"] == ("read_only" if code == errno.EROFS else "write_error")
+
+
+WRITERS = [row for row in MODULES if row[0] not in ("numa_topology_info", "sysctl_info", "kernel_cmdline")]
+
+
+@pytest.mark.parametrize(("name", "args"), [row[:2] for row in WRITERS], ids=lambda v: v if isinstance(v, str) else "")
+def test_a_misspelt_sysroot_is_no_host(name: str, args: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for path in ("none/below", "file"):
+        for check in (True, False):
+            told = run_module(name, {**args, "sysroot": str(tmp_path / path)}, check=check)
+            assert told["failed"] and str(tmp_path / path) in told["msg"], told
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+SECTION = {"state": "present", "variables": [], "orphaned": []}
+
+
+def recorded(name: str, **parts: Any) -> dict[str, Any]:
+    return {"plan": {**PLAN, "sections": {name: {**SECTION, **parts}}}}
+
+
+ODD: list[tuple[str, dict[str, Any], str]] = [
+    ("hugepages_release", {"before": {"2048kB": 3}}, "2048kB is 3"),
+    ("hugepages_release", {"before": {"2048kB": {"0": "x"}}}, "2048kB is"),
+    ("hugepages_release", {"before": {"2048kB": {"0": -5}}}, "2048kB is"),
+    ("hugepages_release", {"pools": [{}]}, "no pool of host_plan"),
+    ("hugepages_release", {"pools": [{"size_kb": "a", "nodes": {"x": 1}}]}, "no pool of host_plan"),
+    ("systemd_units", {"units": [{"name": "firsttouch-a.service", "content": "\0"}]}, "NUL"),
+    ("plan_record", recorded("hugepages", pools=[1]), "pools of section hugepages"),
+    ("plan_record", recorded("hugepages", pools=[{}]), "pools of section hugepages"),
+    ("plan_record", recorded("hugepages", mounts=[3]), "mounts of section hugepages"),
+    ("plan_record", recorded("hugepages", units={"a": 1}), "units of section hugepages"),
+    ("plan_record", recorded("services", stop=[{}]), "stop of section services"),
+    ("plan_record", recorded("thp", settings={"enabled": []}), "settings of section thp"),
+]
+ODD += [
+    (
+        "systemd_units",
+        {"units": [{"name": "firsttouch-a.service", "content": f"[Install]\n{key}={value}\n", "enabled": True}]},
+        f"{value!r}, which is not the name",
+    )
+    for key in ("WantedBy", "RequiredBy", "Alias")
+    for value in ("../../../etc/cron.d/x", "/x", "..")
+]
+
+
+@pytest.mark.parametrize(("name", "args", "text"), ODD, ids=lambda value: value if isinstance(value, str) else "")
+def test_parameters_of_another_shape_are_refused(name: str, args: dict[str, Any], text: str, tmp_path: Path) -> None:
+    root = host(tmp_path)
+    before = state(root)
+    for check in (True, False):
+        told = run_module(name, {**args, "sysroot": str(root)}, check=check)
+        assert told["failed"] and text in told["msg"] and told["reason"], told
+    assert state(root) == before
