@@ -12,6 +12,7 @@ import shutil
 import sys
 from collections.abc import Callable
 
+import ray_stage
 import sanity_home
 from collection import COLLECTION, IMPORT, INSTALLED, ansible_env, install_tarball, link_checkout
 from commands import BUILD, ROOT, CommandError, NotRun, each, print_table, run, run_stages, scratch
@@ -47,6 +48,7 @@ def lint() -> None:
         lambda: run("mypy", *RELAXED, "tests/kernel"),
         lambda: run("mypy", *RELAXED, "tests/browser", "tests/playbooks"),
         lambda: run("mypy", *RELAXED, "tests/testinfra", "molecule"),
+        lambda: run("mypy", *RELAXED, "tests/actors"),
         lambda: run("mypy", *RUNTIME_MYPY, "runtime/src"),
         lambda: run("mypy", *RUNTIME_MYPY, *RELAXED, "runtime/tests"),
         lambda: run("yamllint", "--strict", "."),
@@ -151,6 +153,15 @@ def boots() -> None:
     scenario("default", boots=5)()
 
 
+def ray() -> None:
+    """Run the actors of Ray on a real local Ray, in a virtual environment of their own."""
+    python = ray_stage.python()
+    path = {"PYTHONPATH": str(ROOT / "runtime" / "src"), "RAY_memory_monitor_refresh_ms": "0"}
+    with scratch() as env:
+        # Paths of sockets below TMPDIR are too long for Ray's.
+        run(python, "-m", *PYTEST, "tests/actors", env={**env, **path, "RAY_TMPDIR": "/tmp"})
+
+
 STAGES: dict[str, Callable[[], None]] = {
     "lint": lint,
     "unit": unit,
@@ -162,7 +173,7 @@ STAGES: dict[str, Callable[[], None]] = {
     "kernel": kernel,
     "molecule": molecule,
 }
-MORE_STAGES: dict[str, Callable[[], None]] = {"kernel-all": kernel_all, "boots": boots}
+MORE_STAGES: dict[str, Callable[[], None]] = {"kernel-all": kernel_all, "boots": boots, "ray": ray}
 
 
 def main() -> int:
