@@ -233,6 +233,9 @@ def main() -> None:
         module.fail_json(msg=str(exc), boot_id=identity, **details)
     except OSError as exc:
         module.fail_json(boot_id=identity, **refusal(exc, "io_error"))
+    for row in result["not_restored"]:
+        text = f"{row['token']} was taken out of {row['file']}, which somebody has changed since: it is not put back"
+        module.warn(text)
     module.exit_json(boot_id=identity, **result)
 
 

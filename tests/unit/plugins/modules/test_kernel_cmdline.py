@@ -221,6 +221,7 @@ def test_a_file_that_somebody_has_changed_since_stays_and_is_told(tmp_path: Path
     text = (tmp_path / GRUB.lstrip("/")).read_text()
     result = absent(tmp_path)
     assert result["not_restored"] == [{"token": "hugepages=5", "file": GRUB}]
+    assert f"hugepages=5 was taken out of {GRUB}" in str(result["warnings"])
     assert (tmp_path / GRUB.lstrip("/")).read_text() == text
     assert not (tmp_path / REPLACED.lstrip("/")).exists()
 
