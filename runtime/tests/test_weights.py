@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import ctypes
-import gc
 import errno
 import fcntl
+import gc
 import hashlib
 import mmap
 import os
@@ -596,9 +596,15 @@ def test_not_images(store: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("uid", "mode"), [(12345, 0o440), (0, 0o460), (0, 0o446)])
 def test_whose_image_it_is(store: str, tmp_path: Path, uid: int, mode: int) -> None:
-    """An image of a stranger, or one that others may write, is not opened: it would replace the model of that name."""
+    """An image of a stranger in a folder of everybody, or one that others may write, is not opened: it would replace
+    the model of that name. Where only some may make files, any of them may load.
+    """
     image = load(make_model(tmp_path / "m"), store)
     os.chown(image.path, uid, -1)
+    if uid:
+        os.chmod(store, 0o1770)
+        weights.open("m", directory=store).close()
+        os.chmod(store, 0o1777)
     os.chmod(image.path, mode)
     with pytest.raises(errors.NotReadyError) as caught:
         weights.open(image.path)

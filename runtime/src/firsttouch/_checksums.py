@@ -7,7 +7,7 @@ import hashlib
 import importlib
 import zlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from firsttouch.errors import ArgumentError, UnsupportedError
 
@@ -32,20 +32,62 @@ def resolve(name: str) -> tuple[str, str]:
     return name, ""
 
 
-def digest(name: str) -> Digest:
-    """The function from a buffer to hex digits. Raises UnsupportedError when its library is missing."""
-    if name == "none":
-        return lambda data: ""
-    if name == "crc32":
-        return lambda data: f"{zlib.crc32(data):08x}"
-    if name == "sha256":
-        return lambda data: hashlib.sha256(data).hexdigest()
+class Hasher(Protocol):
+    """What takes bytes in pieces, as those of hashlib do."""
+
+    def update(self, data: Any, /) -> Any:
+        """Take the next piece."""
+
+    def hexdigest(self) -> str:
+        """The digest of all pieces as one."""
+
+
+class _Nothing:
+    """The digest of nothing, which is empty."""
+
+    def update(self, data: Any, /) -> None:
+        pass
+
+    def hexdigest(self) -> str:
+        return ""
+
+
+class _Crc32:
+    """zlib.crc32 in pieces."""
+
+    def __init__(self) -> None:
+        self._value = 0
+
+    def update(self, data: Any, /) -> None:
+        self._value = zlib.crc32(data, self._value)
+
+    def hexdigest(self) -> str:
+        return f"{self._value:08x}"
+
+
+def hasher(name: str) -> Callable[[], Hasher]:
+    """What makes a new hasher of kind NAME. Raises UnsupportedError when its library is missing."""
+    plain: dict[str, Callable[[], Hasher]] = {"none": _Nothing, "crc32": _Crc32, "sha256": hashlib.sha256}
+    if name in plain:
+        return plain[name]
     wanted = {"xxh3": "xxhash", "blake3": "blake3"}[name]
     library = _module(wanted)
     if library is None:
         raise UnsupportedError(f"checksum {name} needs its library", hint=f"pip install {wanted}")
-    function = library.xxh3_128 if name == "xxh3" else library.blake3
-    return lambda data: str(function(data).hexdigest())
+    make: Callable[[], Hasher] = library.xxh3_128 if name == "xxh3" else library.blake3
+    return make
+
+
+def digest(name: str) -> Digest:
+    """The function from a buffer to hex digits. Raises UnsupportedError when its library is missing."""
+    make = hasher(name)
+
+    def whole(data: Any) -> str:
+        one = make()
+        one.update(data)
+        return one.hexdigest()
+
+    return whole
 
 
 def _module(name: str) -> Any:

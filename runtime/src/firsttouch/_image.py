@@ -17,7 +17,7 @@ import json
 import re
 import struct
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from math import prod
@@ -174,6 +174,12 @@ def chunks(layout: Layout, chunk_bytes: int = CHUNK_BYTES) -> list[Chunk]:
         for number, shard in enumerate(layout.shards)
         for start in range(0, shard.bytes, chunk_bytes)
     ]
+
+
+def pieces(chunk: Chunk, size: int) -> Iterator[Chunk]:
+    """CHUNK in pieces of SIZE bytes; the last one may be short."""
+    for at in range(0, chunk.bytes, size):
+        yield Chunk(chunk.shard, chunk.file_offset + at, chunk.image_offset + at, min(size, chunk.bytes - at))
 
 
 def tensors_of(layout: Layout, headers: Sequence[Header]) -> list[Tensor]:

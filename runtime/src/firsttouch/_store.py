@@ -130,13 +130,14 @@ def read_tables(fd: int, path: str) -> tuple[Superblock, dict[str, Any]]:
 
 
 def _check_owner(status: os.stat_result, path: str) -> None:
-    """Weights are code: they decide what a model does. So an image is root's, this user's or that of whoever owns
-    the folder, and nobody else may write it; else anyone who may make files in the folder could replace a model.
+    """Weights are code: they decide what a model does. So nobody but its loader may write an image, and in a folder
+    where everybody may make files it is root's, this user's or that of whoever owns the folder.
     """
-    trusted = {0, os.geteuid()}
+    strange = False
     with contextlib.suppress(OSError):
-        trusted.add(os.stat(os.path.dirname(path)).st_uid)
-    if status.st_uid not in trusted or status.st_mode & 0o022:
+        folder = os.stat(os.path.dirname(path))
+        strange = bool(folder.st_mode & 0o002) and status.st_uid not in (0, os.geteuid(), folder.st_uid)
+    if strange or status.st_mode & 0o022:
         raise not_ready(path, f"it is of user {status.st_uid}, mode {status.st_mode & 0o7777:o}", "owner")
 
 
