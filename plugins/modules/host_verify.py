@@ -63,6 +63,7 @@ options:
       - numa
       - thp
       - services
+      - kubelet
       - numa_balancing
       - memory
       - runtime
