@@ -97,12 +97,11 @@ def test_what_cannot_be_told_is_not_evaluated(host: tuple[Path, dict[str, Any]])
         "not_evaluated",
         "kubelet_unknown",
     )
-    assert (found["kubelet.state"].status, found["kubelet.state"].reason) == (
-        "not_evaluated",
-        "not_available",
-    )
+    state = found["kubelet.state"]
+    assert (state.status, state.reason) == ("not_applicable", "not_available")
     (root / UNIT[1:]).unlink()
-    assert rows(root, made)["kubelet.effective"].reason == "not_installed"
+    effective = rows(root, made)["kubelet.effective"]
+    assert (effective.status, effective.reason) == ("not_applicable", "not_installed")
 
 
 def test_a_file_that_should_be_gone(host: tuple[Path, dict[str, Any]]) -> None:
