@@ -8,8 +8,9 @@ import pwd
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
-from . import _kubelet_host, _services, _thp, _watermark
+from . import _services, _thp, _watermark
 from ._cmdline import split
 from ._kernel_args import KernelFacts
 from ._kernel_images import installed_releases
@@ -18,6 +19,9 @@ from ._sysctl import normalize
 from ._topology import Topology, read_topology
 from ._tree import Tree
 from ._trust_signs import Signs, read_signs
+
+if TYPE_CHECKING:  # what few plans need is imported where they do: a module is compiled anew in every run
+    from . import _kubelet_host
 
 _NODE_FORMAT_SINCE = (5, 16)
 _GIB_KB = 1 << 20
@@ -106,6 +110,8 @@ def read_facts(
 
 def with_kubelet(facts: Facts, root: str) -> Facts:
     """FACTS with the kubelet of the host below ROOT, or with why it cannot be read."""
+    from . import _kubelet_host
+
     try:
         return replace(facts, kubelet=_kubelet_host.read_kubelet(root))
     except _kubelet_host.KubeletError as exc:

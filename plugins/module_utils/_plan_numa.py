@@ -9,16 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ._intent import IntentError, Judge, integer, is_absent
-from ._numa_expect import ASSERTED, VARIABLE, judge_expected, read_expected, vouched
 from ._topology import Topology
 from ._transport_choice import DEFAULT_TARGET_US, POLICIES, choose
 from ._trust import Trust, assess
 from ._trust_rows import Evidence
 from ._trust_signs import Signs
-from ._verdict import brief
+
+if TYPE_CHECKING:
+    from ._verdict import Result
 
 _MOST_US = 10_000_000
 
@@ -32,8 +33,10 @@ def plan_numa(intent: Mapping[str, Any], topology: Topology, signs: Signs, judge
         policy = POLICIES[0]
     target = _target(intent.get("latency_target_us"), judge)
     trust = trust_of(expected, topology, signs)
-    for result in judge_expected(expected, topology):
+    for result in _results(expected, topology):
         if result.status == "fail":
+            from ._verdict import brief
+
             text = f"wanted {brief(result.expected)}, the kernel shows {brief(result.observed)} ({result.source})"
             judge.note(result.reason, "numa", f"{result.id}: {text}")
     bindable = memory_bindable(topology)
@@ -57,13 +60,26 @@ def trust_of(
     measured: Mapping[str, Any] | None = None,
 ) -> Trust:
     """The trust verdict with what EXPECTED (read_expected()) says of the machine and who vouches for it."""
-    who = vouched(expected, judge_expected(expected, topology))
+    if not expected:
+        return assess(topology, signs, measured=measured)
+    from ._numa_expect import ASSERTED, VARIABLE, vouched
+
+    who = vouched(expected, _results(expected, topology))
     cores = expected.get("cores_per_socket")
     trust = assess(topology, signs, measured=measured, asserted_by=who, cores_per_socket=cores)
     if who or expected.get("trust") != ASSERTED:
         return trust
     row = Evidence(VARIABLE, "trust: asserted, for a topology that is not this one: it does not count", "nothing")
     return replace(trust, evidence=(*trust.evidence, row))
+
+
+def _results(expected: Mapping[str, Any], topology: Topology) -> list[Result]:
+    """judge_expected(); most plans expect nothing."""
+    if not expected:
+        return []
+    from ._numa_expect import judge_expected
+
+    return judge_expected(expected, topology)
 
 
 def memory_bindable(topology: Topology) -> bool:
@@ -74,6 +90,8 @@ def memory_bindable(topology: Topology) -> bool:
 def _expected(value: Any, judge: Judge) -> dict[str, Any]:
     if value is None or is_absent(value):
         return {}
+    from ._numa_expect import read_expected
+
     try:
         return read_expected(value)
     except IntentError as exc:

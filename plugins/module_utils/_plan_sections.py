@@ -10,8 +10,6 @@ from typing import Any
 from . import (
     _plan_cpus,
     _plan_fit,
-    _plan_hugepages,
-    _plan_kubelet,
     _plan_mounts,
     _plan_runtime,
     _plan_sysctls,
@@ -50,6 +48,8 @@ def hugepages(job: Job) -> dict[str, Any]:
     pools: dict[str, Any] = {}
     names = []
     if "hugepages" in job.intent:
+        from . import _plan_hugepages
+
         recorded = [row["size_kb"] for row in job.old.get("pools") or ()]
         pools = _plan_hugepages.plan_pools(job.intent, job.facts, floors, recorded, judge)
         names.append("hugepages")
@@ -191,6 +191,8 @@ def kubelet(job: Job) -> dict[str, Any]:
     gone = {"file": recorded.get("file"), "root_dir": recorded.get("root_dir"), "config": None, "tokens": []}
     if "kubelet" not in job.intent:
         return {"variables": [], **gone, "drained": False, "reserved": {}}
+    from . import _plan_kubelet
+
     body = _plan_kubelet.plan_kubelet(job.intent["kubelet"], job.facts, job.planned, job.judge)
     return {"variables": ["kubelet"], **gone, **body}
 
