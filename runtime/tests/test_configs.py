@@ -69,6 +69,7 @@ def test_server_addresses(tmp_path: Path) -> None:
         ({"fifo_priority": 100, "cpus": [1]}, "fifo_priority is 100: it must be a whole number from 1 to 99"),
         ({"fifo_priority": 5}, "fifo_priority is 5: a real-time thread has a CPU of its own; give cpus"),
         ({"spin_us": "fast"}, "spin_us is 'fast': it must be a number"),
+        ({"spin_us": 5e6}, "spin_us is 5000000.0: that is a busy core; at most 1000000 us"),
         ({"pages": "1g"}, "pages is '1g': there is auto, hugetlb, thp, 4k"),
         ({"socket_mode": 432}, "socket_mode is 432: it must be a text"),
         ({"socket_mode": "888"}, "socket_mode is '888': it is no mode of a file; write it like 0660, as a text"),

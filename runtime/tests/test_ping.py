@@ -99,6 +99,7 @@ def test_arguments(etc: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["ping"]) == 2
     assert cli.main(["ping", "unix:///x", "--server", "x"]) == 2
     assert cli.main(["ping", "unix:///x", "--calls", "0"]) == 2
+    assert cli.main(["serve", "--spin-us", "2e6"]) == 2
     write(etc, "servers")
     assert cli.main(["serve", "--server", "x", "--etc", str(etc), "--cpu", "0"]) == 2
     assert "--cpu and --server do not go together" in capsys.readouterr().err

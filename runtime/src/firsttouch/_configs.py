@@ -26,6 +26,7 @@ ETC: Final = Path("/etc/firsttouch")
 ETC_ENV: Final = "FIRSTTOUCH_ETC"
 DEFAULT_HANDLER: Final = "firsttouch._policy:Policy"
 SCHEMA_VERSION: Final = 1
+MAX_SPIN_US: Final = 1_000_000
 _MAX_BYTES: Final = 1 << 20
 _NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}")
 _POLICIES: Final = ("any", "bind", "interleave", "prefer", "replicate")
@@ -97,7 +98,7 @@ def read_server(name: str, folder: str | os.PathLike[str] | None = None) -> Serv
         fifo_priority=keys.take("fifo_priority", None, _whole(1, 99)),
         lanes=keys.take("lanes", 64, _whole(1, 4096)),
         max_batch=keys.take("max_batch", 64, _whole(1, 65536)),
-        spin_us=keys.take("spin_us", 50.0, _number),
+        spin_us=keys.take("spin_us", 50.0, _spin),
         pages=keys.take("pages", "auto", _one_of("auto", *PAGE_KINDS)),
         socket_mode=keys.take("socket_mode", 0o660, _mode),
         uids=keys.take("users", frozenset(), _ids(lambda text: pwd.getpwnam(text).pw_uid, "user")),
@@ -288,6 +289,12 @@ def _whole(least: int, most: int = 1 << 31) -> _Reader[int]:
 def _number(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e9:
         raise ValueError("it must be a number that is not negative")
+    return float(value)
+
+
+def _spin(value: Any) -> float:
+    if _number(value) > MAX_SPIN_US:
+        raise ValueError(f"that is a busy core; at most {MAX_SPIN_US} us")
     return float(value)
 
 

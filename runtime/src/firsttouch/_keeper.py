@@ -237,7 +237,7 @@ class Keeper:
             # Before the client hears of its lanes: from then on it counts on their being kept.
             peer.kept = f"peer.{peer.lanes[0]}.{hello.start}"
             try:
-                self._store.keep(peer.kept, peer.sock.fileno(), watch=True)
+                self._store.keep(peer.kept, peer.sock.fileno())
             except KernelError as error:
                 raise BusyError(f"the connection cannot be kept: {error.message}", hint=error.hint) from error
         self._welcome(peer)

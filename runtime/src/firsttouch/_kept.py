@@ -44,9 +44,9 @@ class Store:
         """The descriptor that was left under NAME, the caller's from now on. Raises KeyError."""
         return self._found.pop(name)
 
-    def keep(self, name: str, fd: int, *, watch: bool = False) -> None:
+    def keep(self, name: str, fd: int) -> None:
         """Have FD kept. Raises KernelError."""
-        self._notifier.keep(name, fd, watch=watch)
+        self._notifier.keep(name, fd)
         self._kept.add(name)
 
     def forget(self, name: str) -> None:

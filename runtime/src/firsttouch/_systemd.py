@@ -63,12 +63,12 @@ class Notifier:
         """The service is alive."""
         self.send("WATCHDOG=1")
 
-    def keep(self, name: str, fd: int, *, watch: bool = False) -> None:
-        """Have FD kept under NAME; with WATCH it is dropped when its other end hangs up. Raises KernelError."""
+    def keep(self, name: str, fd: int) -> None:
+        """Have FD kept under NAME, also when its other end hangs up: the next process sees that. Raises KernelError."""
         if not _NAME.fullmatch(name):
             raise ValueError(f"{name!r} cannot name a descriptor")
         # Without FDPOLL=0 the manager would watch each of a hundred doorbells.
-        self.send("FDSTORE=1", f"FDNAME={name}", *(() if watch else ("FDPOLL=0",)), fds=[fd])
+        self.send("FDSTORE=1", f"FDNAME={name}", "FDPOLL=0", fds=[fd])
 
     def forget(self, name: str) -> None:
         """Have the descriptor that is kept under NAME closed."""

@@ -194,6 +194,8 @@ def _job_of(args: argparse.Namespace) -> Job:
             raise ArgumentError(f"--{name} and --server do not go together", hint="write it into the server's file")
         file = _configs.read_server(args.server, args.etc)
         return _job.from_file(file, load_handler(file.handler))
+    if not 0 <= args.spin_us <= _configs.MAX_SPIN_US:
+        raise ArgumentError(f"--spin-us {args.spin_us:g} is not between 0 and {_configs.MAX_SPIN_US}")
     options = Options(
         lanes=args.lanes,
         spin_ns=int(args.spin_us * 1000),
