@@ -220,6 +220,10 @@ class BlsBackend(Backend):
             self._change_carrier(plan, carrier, texts, words)
         for carrier, words in zip(inherited, wanted[len(carriers) :]):
             self._change_inherited(plan, carrier, texts, words)
+        made = read_text(self.root, CREATED)
+        # somebody has written the file anew since, or removed it
+        if made is not None and not request.tokens and all(row.path != CREATED for row in plan.files):
+            plan.files.append(FileChange(CREATED, made, None, 0o600))
         by_path = {carrier.path: words for carrier, words in zip(carriers, wanted)}
         self._keep_for_next_kernel(plan, request, by_path)
         self._refuse_entries(plan, request, variables, by_path, texts)

@@ -193,6 +193,22 @@ def test_kernel_cmdline_is_made_where_it_is_missing_and_goes_again(tmp_path: Pat
     assert hashes(root) == before
 
 
+@pytest.mark.parametrize("text", [None, "root=/dev/mapper/vg-root ro audit=1\n"])
+def test_the_mark_of_our_kernel_cmdline_goes_when_the_file_is_not_ours_any_more(
+    text: str | None, tmp_path: Path
+) -> None:
+    root = rhel(tmp_path)
+    (root / CMDLINE).unlink()
+    before = hashes(root)
+    run_live(root, StandInGrubby(root), tokens=WANT, keys=KEYS, owned=[])
+    (root / CMDLINE).unlink()
+    if text is not None:
+        put(root, f"/{CMDLINE}", text)
+        before = {**before, CMDLINE: hashes(root)[CMDLINE]}
+    run_live(root, StandInGrubby(root), state="absent", tokens=[], keys=KEYS, owned=WANT)
+    assert hashes(root) == before
+
+
 @pytest.mark.parametrize("conflict", ["hugepages=5", "hugepagesz=1G", "default-hugepagesz=1G"])
 @pytest.mark.parametrize("place", ["entry", "tuned", "inherited"])
 def test_a_foreign_token_that_grubby_would_drop_is_a_conflict(
