@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from firsttouch import _checksums, _loader, _manage, _pool, _progress, _store, weights
+from firsttouch import _checksums, _loader, _planning, _pool, _progress, _store, weights
 from firsttouch.errors import ArgumentError, FirstTouchError, WeightsError
 
 # The last column of /proc/PID/maps.
@@ -91,7 +91,7 @@ def _model(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--align",
         type=int,
-        choices=_manage.ALIGNMENTS,
+        choices=_planning.ALIGNMENTS,
         default=1,
         help="begin the tensors of each file at a multiple of this, for one more copy in memory (default: as they lie)",
     )

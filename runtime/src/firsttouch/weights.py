@@ -12,7 +12,8 @@ dies of SIGSEGV alone. `safe_open` stands in for the one of safetensors.
 from __future__ import annotations
 
 from firsttouch._image import Tensor
-from firsttouch._manage import Image, Plan, gc, load, ls, plan, rm
+from firsttouch._manage import Image, gc, load, ls, rm
+from firsttouch._planning import Plan, plan
 from firsttouch._pool import Placement
 from firsttouch._weights import SafeOpen as safe_open
 from firsttouch._weights import TensorSlice, Weights, verify
