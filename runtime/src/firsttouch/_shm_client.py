@@ -7,6 +7,7 @@ import contextlib
 import os
 import select
 import time
+from collections.abc import Mapping
 
 from firsttouch import _linux, _shm
 from firsttouch._guests import pidfd_of_server
@@ -14,7 +15,7 @@ from firsttouch._lanes import LANE, at, check_geometry, lane_parts, reply_meta_r
 from firsttouch._sockets import connect_unix, greet
 from firsttouch._transport import READABLE, Address, Lane, Link
 from firsttouch._waiting import LOOKS_PER_YIELD, SPIN_NS, WAKE_NS, Fence, fence, ring
-from firsttouch._wire import Hello, Kind, Schema, Writer, bye_frame, control_frame, parse_welcome
+from firsttouch._wire import Array, Hello, Kind, Schema, Writer, bye_frame, control_frame, parse_welcome
 from firsttouch.errors import BrokenError, ProtocolError
 
 # As many as one message of a unix socket carries (SCM_MAX_FD of include/net/scm.h), less the segment.
@@ -55,13 +56,19 @@ class ShmLane(Lane):
         self._words[self._sleep] = int(self._always_ring)
         # What req_meta says: what it says already is not stored again.
         self._told = -1
-        self.write = Writer(self.request)
+        self._copy = Writer(self.request)
         self.answer = tuple(self.reply.items())
         self._poll = select.epoll()
         # An edge: each ring wakes, and nothing has to be read back.
         self._poll.register(chime, select.EPOLLIN | select.EPOLLET)
         for fd in link.death_fds:
             self._poll.register(fd, READABLE)
+
+    def write(self, arrays: Mapping[str, Array]) -> None:
+        # A server that sleeps is woken now: it takes as long to come as the copy.
+        if self._words[self._srv_sleep] and not self._link.closed:
+            ring(self._bell)
+        self._copy(arrays)
 
     def submit(self, meta: bytes, deadline_ns: int, again: bool = False) -> None:
         words, quads = self._words, self._quads

@@ -9,6 +9,7 @@ import select
 import socket
 import ssl
 import time
+from collections.abc import Mapping
 
 from firsttouch._guests import pidfd_of_server
 from firsttouch._lanes import reply_meta_room
@@ -21,6 +22,7 @@ from firsttouch._wire import (
     HEADER_BYTES,
     NO_DEADLINE,
     REPLIES,
+    Array,
     Header,
     Hello,
     Kind,
@@ -50,7 +52,7 @@ class StreamLane(Lane):
         self._in = Frame(schema.reply, self._room)
         self.request = schema.request.views(self._out.body)
         self.reply = schema.reply.views(self._in.body.toreadonly())
-        self.write = Writer(self.request)
+        self._copy = Writer(self.request)
         self.answer = tuple(self.reply.items())
         self._body = schema.request.nbytes
         self._seq = 0
@@ -65,6 +67,9 @@ class StreamLane(Lane):
         self._pidfd = pidfd_of_server(sock) if sock.family == socket.AF_UNIX else -1
         if self._pidfd >= 0:
             self._poll.register(self._pidfd, select.EPOLLIN)
+
+    def write(self, arrays: Mapping[str, Array]) -> None:
+        self._copy(arrays)
 
     def submit(self, meta: bytes, deadline_ns: int, again: bool = False) -> None:
         if self._link.closed or self._failed:

@@ -11,10 +11,10 @@ import contextlib
 import ipaddress
 import select
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
-from firsttouch._wire import Array, Schema, Status, Writer
+from firsttouch._wire import Array, Schema, Status
 from firsttouch.errors import AddressError
 
 SCHEMES: Final = ("shm", "unix", "tcp")
@@ -111,13 +111,16 @@ class Poller:
 class Lane(ABC):
     """A client's end: one request at a time, written into `request`, answered in `reply` (views of the transport).
 
-    write: copies a caller's arrays into request; answer: the items of reply.
+    answer: the items of reply.
     """
 
     request: dict[str, Array]
     reply: dict[str, Array]
-    write: Writer
     answer: tuple[tuple[str, Array], ...]
+
+    @abstractmethod
+    def write(self, arrays: Mapping[str, Array]) -> None:
+        """Copy ARRAYS into `request`, all or none; submit() follows. Raises SchemaError when they do not fit."""
 
     @abstractmethod
     def submit(self, meta: bytes, deadline_ns: int, again: bool = False) -> None:

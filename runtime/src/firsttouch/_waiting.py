@@ -13,6 +13,9 @@ Where membarrier cannot be had (a seccomp filter, an old kernel) this side never
 0.3 us more for each message, and right without a barrier, since the kernel orders the write of an eventfd before its
 read.
 
+A client rings a server that sleeps before it copies its arrays, so that the wake-up and the copy take place at once;
+that is a hint, and the handshake after the request stands as it is.
+
 Between the stores of a message and the store of its sequence no barrier is needed on x86-64: stores become visible in
 their order, loads are done in theirs (Intel SDM 8.2.2). On aarch64 neither holds, and pure Python has no store that
 releases and no load that acquires: shared memory is refused there.
