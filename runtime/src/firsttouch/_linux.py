@@ -209,7 +209,7 @@ def peer_credentials(sock: socket.socket) -> tuple[int, int, int]:
 
 
 def peer_groups(sock: socket.socket) -> list[int]:
-    """The supplementary groups, up to 256, of the process at the other end of a unix socket. Raises OSError for more."""
+    """The supplementary groups of the process at the other end of a unix socket. Raises OSError for more than 256."""
     # Python takes no larger buffer.
     data = sock.getsockopt(socket.SOL_SOCKET, SO_PEERGROUPS, 1024)
     return [group for (group,) in struct.iter_unpack("I", data[: len(data) // 4 * 4])]
