@@ -30,7 +30,7 @@ def python() -> Path:
         raise NotRun(f"no Python of {', '.join(PYTHONS)} is installed here, and Ray has wheels for these only")
     errors = []
     for interpreter in found:
-        version = interpreters.identity(interpreter).rpartition(".")[0]
+        version = ".".join(interpreters.identity(interpreter).split()[0].split(".")[:2])
         folder = VENVS / f"ray-{version}-{wanted}"
         shutil.rmtree(folder, ignore_errors=True)
         _call([str(interpreter), "-m", "venv", str(folder)])
