@@ -46,8 +46,8 @@ def plan_kubelet(value: Any, facts: Facts, planned: Mapping[str, Any], judge: Ju
     _check_rivals(wish, kubelet, judge)
     reserved = _reserved(wish, kubelet, judge)
     housekeeping = ((planned.get("cpu_isolation") or {}).get("housekeeping")) or ""
-    # Where the CPUs were refused already, that is what to mend.
-    if not housekeeping and not any(row.variable == f"{PREFIX}isolated_cpus" for row in judge.refusals):
+    # Where something else was refused already the CPUs may be missing for that, which is what to mend.
+    if not housekeeping and all(row.variable == f"{PREFIX}{VARIABLE}" for row in judge.refusals):
         text = (
             "the CPUs that the kubelet keeps from pods are those that keep house, and the plan isolates no CPU; set "
             "firsttouch_isolated_cpus, and plan cpu_isolation before or with the kubelet"

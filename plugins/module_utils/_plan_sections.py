@@ -188,7 +188,8 @@ def services(job: Job) -> dict[str, Any]:
 def kubelet(job: Job) -> dict[str, Any]:
     """Without the variable the file stays known, so that whoever removes it finds it."""
     recorded: Mapping[str, Any] = job.planned.get("kubelet") or {}
-    gone = {"file": recorded.get("file"), "root_dir": recorded.get("root_dir"), "config": None, "tokens": []}
+    kept = {name: recorded.get(name) for name in ("file", "root_dir")}
+    gone: dict[str, Any] = {**kept, "config": None, "tokens": []}
     if "kubelet" not in job.intent:
         return {"variables": [], **gone, "drained": False, "reserved": {}}
     from . import _plan_kubelet

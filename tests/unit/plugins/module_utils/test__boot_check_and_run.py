@@ -91,7 +91,11 @@ def custom(line: str) -> Callable[[Path], None]:
 
 
 def remove(*paths: str) -> Callable[[Path], None]:
-    return lambda root: [(root / path).unlink(missing_ok=True) for path in paths] and None
+    def mutate(root: Path) -> None:
+        for path in paths:
+            (root / path).unlink(missing_ok=True)
+
+    return mutate
 
 
 FIRST, LAST, ALL = slice(0, 1), slice(-2, None), slice(None)

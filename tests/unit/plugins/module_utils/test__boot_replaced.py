@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from ansible_collections.firsttouch.host.plugins.module_utils import _boot_plan
 from ansible_collections.firsttouch.host.plugins.module_utils._boot_types import BootError
+from ansible_collections.firsttouch.host.plugins.module_utils._files import atomic_write
 from boot_cases import KEYS, WANT, change, hashes, put, tree
 from boot_hosts import StandInGrubby, StandInMkconfig, debian, rhel, run_live
 
@@ -175,7 +176,7 @@ def test_a_run_that_is_killed_anywhere_loses_nothing(
     before = host.words()
     if when == "absent":
         host.change(on_conflict="replace")
-    real, left = _boot_plan.atomic_write, [0]
+    real, left = atomic_write, [0]
 
     def dying(path: str, text: str, mode: int) -> None:
         left[0] -= 1
@@ -241,7 +242,7 @@ def test_a_place_that_is_gone_is_no_loss(tmp_path: Path) -> None:
 def test_a_second_run_at_the_same_time_is_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     host = Host(name, True, tmp_path)
     seen: list[str] = []
-    real = _boot_plan.atomic_write
+    real = atomic_write
 
     def during(path: str, text: str, mode: int) -> None:
         monkeypatch.setattr(_boot_plan, "atomic_write", real)

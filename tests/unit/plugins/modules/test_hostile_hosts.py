@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.firsttouch.host.plugins.module_utils import _files, _hugepages_release
+from ansible_collections.firsttouch.host.plugins.module_utils import _hugepages_release
 from plan_host import make_host
 from support import put, run_module
 
@@ -255,7 +255,7 @@ def test_a_write_that_fails_is_told_with_the_file_itself(
     def failing(fd: int) -> None:
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr(_files.os, "fsync", failing)
+    monkeypatch.setattr(os, "fsync", failing)
     told = run_module(name, {**args, "sysroot": str(root)})
     assert told["failed"] and told["reason"] == reason and remedy in told["msg"], told
     assert (
@@ -278,8 +278,8 @@ def test_pages_that_cannot_be_given_back(code: int, tmp_path: Path, monkeypatch:
     given = {"before": {"2048kB": {"0": 0}}, "sysroot": str(root)}
     assert run_module("hugepages_release", given, check=True)["changes"]
     if code == errno.EROFS:  # told in check mode already
-        monkeypatch.setattr(_files.os, "access", lambda *args, **names: False)
-        monkeypatch.setattr(_files.os, "statvfs", lambda path: type("V", (), {"f_flag": os.ST_RDONLY})())
+        monkeypatch.setattr(os, "access", lambda *args, **names: False)
+        monkeypatch.setattr(os, "statvfs", lambda path: type("V", (), {"f_flag": os.ST_RDONLY})())
     else:
 
         class Handle:
