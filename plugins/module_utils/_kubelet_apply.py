@@ -142,7 +142,14 @@ def _plan_states(
         if policy != wanted:
             why = str(policy)
         elif name == MEMORY_STATE and config:
-            why = _memory_differs(state, config, topology, pages)
+            try:
+                why = _memory_differs(state, config, topology, pages)
+            except (
+                AttributeError,
+                TypeError,
+                ValueError,
+            ):  # written by a kubelet that has another form of it
+                why = ""
         if not why and plan.files:
             why = f"{policy}, of other settings"
         if why:
@@ -176,7 +183,10 @@ def _memory_differs(
             "memoryMap"
         ) or {}
         for resource, row in table.items():
-            total, kept = row.get("total"), row.get("systemReserved")
+            total, kept = (
+                value if isinstance(value, int) else None
+                for value in (row.get("total"), row.get("systemReserved"))
+            )
             if resource == "memory":
                 if kept is not None and kept != reserved.get(node.id, 0):
                     return f"node {node.id}: {kept} bytes reserved"

@@ -118,6 +118,8 @@ def with_kubelet(facts: Facts, root: str) -> Facts:
         return replace(facts, kubelet_error=exc)
     except OSError as exc:
         text = f"{exc.filename}: {exc.strerror}"
+        if isinstance(exc, PermissionError):
+            text += "; run as root, or give what the kubelet reserves"
         error = _kubelet_host.KubeletError("kubelet_unknown", text, str(exc.filename))
         return replace(facts, kubelet_error=error)
 

@@ -202,3 +202,16 @@ def test_a_kubelet_that_does_not_run_is_not_started(host: Path) -> None:
     made = apply(host, config(host), node)
     assert node.events == [] and not node.active and (host / FILE[1:]).exists()
     assert "unit:kubelet.service" not in [row["resource"] for row in made.changes]
+
+
+@pytest.mark.parametrize(
+    "table", ["[1]", '{"memory": 7}', '{"hugepages-x": {"total": 1}}', '{"memory": {"total": "x"}}']
+)
+def test_memory_of_another_form_is_left_alone(host: Path, table: str) -> None:
+    """What is not understood is no reason to drain a node."""
+    wanted = config(host)
+    run(host, wanted)
+    start(host, NODES)
+    put(host, MEMORY, f'{{"policyName": "Static", "machineState": {{"0": {{"memoryMap": {table}}}}}}}')
+    found = run(host, wanted, check=True)
+    assert not found.get("failed") and not found["changed"]
