@@ -6,8 +6,10 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -92,6 +94,20 @@ def test_faults(etc: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(etc, "servers", address=address)
     found = ping(etc, capsys, 1, "--server", "x")
     assert found["answered"] == 0 and f"nobody serves {address}" in found["faults"][0]
+
+
+def test_a_server_that_hangs(etc: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One that does not greet in time is waited for: it may be on its way back."""
+    address = f"shm://{etc}/firsttouch/x.shm"
+    with serving(etc, address=address) as process:
+        process.send_signal(signal.SIGSTOP)
+        timer = threading.Timer(6.5, lambda: process.send_signal(signal.SIGCONT))
+        timer.start()
+        try:
+            found = ping(etc, capsys, 0, "--server", "x", "--timeout", "30")
+        finally:
+            timer.join()
+        assert found["answered"] == 20
 
 
 def test_arguments(etc: Path, capsys: pytest.CaptureFixture[str]) -> None:
