@@ -35,6 +35,12 @@ def answer(batch):
     return {"act": act if whole else act * float("nan"), "id": ids}
 answer.schema = SCHEMA
 """
+SLOW_HANDLER = """
+class Slow:
+    schema = SCHEMA
+    def __init__(self):
+        time.sleep(60)
+"""
 
 
 @pytest.fixture
@@ -162,6 +168,39 @@ def test_other_schema(folder: Path) -> None:
             ask(client, 2)
         assert segment(manager) != memory
         assert "the handler has another schema now" in manager.log
+
+
+def test_other_lanes(folder: Path) -> None:
+    """With another number of lanes the memory is made anew; clients come back to it."""
+    with managed(folder, *words(folder)) as manager, InferenceClient(f"shm://{folder}/s") as client:
+        ask(client, 1)
+        memory = segment(manager)
+        manager.command[manager.command.index("--lanes") + 1] = "4"
+        manager.restart()
+        ask(client, 2)
+        manager.ready()
+        assert segment(manager) != memory
+        assert f"it has {LANES} lanes, 4 are asked for" in manager.log
+        # Nothing of the old one is kept: segment, doorbells, listener, the client.
+        assert len(manager.store) == 1 + 2 * 4 + 1 + 1
+        assert client.reconnects == 1
+
+
+def test_stopped_while_it_loads(folder: Path) -> None:
+    """A stop that comes before it is ready is a clean one too, and so is one while clients wait already."""
+    (folder / "mine.py").write_text(f"{HANDLER}{SLOW_HANDLER}")
+    command = [sys.executable, "-m", "firsttouch.cli", "serve", *words(folder)]
+    manager = Manager(["mine:Slow" if word == "mine:answer" else word for word in command], folder)
+    try:
+        manager.start()
+        assert eventually(lambda: any(name == "segment" for name, _ in manager.store), 30), manager.log
+        with InferenceClient(f"shm://{folder}/s"):
+            assert manager.kill(signal.SIGTERM) == 0
+        assert "READY" not in manager.said
+        assert eventually(lambda: not manager.store), manager.store
+        assert not (folder / "s").exists()
+    finally:
+        manager.close()
 
 
 def test_store_too_small(folder: Path) -> None:
