@@ -116,9 +116,10 @@ def _check_container(container: Any, where: str) -> Iterator[Finding]:
 
 
 def requested(pods: Iterable[Mapping[str, Any]]) -> dict[int, int]:
-    """{page size in kB: bytes} that the containers of PODS may use: their sum, or the largest init container's.
+    """{page size in kB: bytes} that the containers of PODS may use at once.
 
-    Of pods that have ended (Succeeded, Failed) nothing counts. Raises ValueError.
+    Init containers run one after the other, before the others; one with restartPolicy Always (a sidecar) runs on. Of
+    pods that have ended (Succeeded, Failed) nothing counts. Raises ValueError.
     """
     total: dict[int, int] = {}
     for pod in pods:
@@ -126,16 +127,19 @@ def requested(pods: Iterable[Mapping[str, Any]]) -> dict[int, int]:
             continue
         spec = pod.get("spec") or {}
         running: dict[int, int] = {}
-        starting: dict[int, int] = {}
+        most: dict[int, int] = {}
+        for container in spec.get("initContainers") or []:
+            stays = container.get("restartPolicy") == "Always"
+            for size, count in _limits_of(container).items():
+                now = running.get(size, 0) + count
+                most[size] = max(most.get(size, 0), now)
+                if stays:
+                    running[size] = now
         for container in spec.get("containers") or []:
             for size, count in _limits_of(container).items():
                 running[size] = running.get(size, 0) + count
-        for container in spec.get("initContainers") or []:
-            for size, count in _limits_of(container).items():
-                starting[size] = max(starting.get(size, 0), count)
-        for size in {*running, *starting}:
-            need = max(running.get(size, 0), starting.get(size, 0))
-            total[size] = total.get(size, 0) + need
+        for size in {*running, *most}:
+            total[size] = total.get(size, 0) + max(running.get(size, 0), most.get(size, 0))
     return total
 
 

@@ -123,6 +123,54 @@ def test_what_the_pods_of_the_node_use_is_not_outside(tmp_path: Path) -> None:
     assert row(info(tmp_path, node=node), "2M")["outside_pages"] is None
 
 
+def pages(count: int, **more: Any) -> dict[str, Any]:
+    return {"name": "x", "resources": {"limits": {"hugepages-2Mi": f"{2 * count}Mi", "cpu": 1}}, **more}
+
+
+@pytest.mark.parametrize(
+    ("before", "running", "used"),
+    [
+        ([pages(30)], [pages(10), pages(15)], 30),
+        ([pages(5), pages(6)], [pages(10), pages(15)], 25),
+        ([pages(5, restartPolicy="Always")], [pages(10), pages(15)], 30),
+        ([pages(5, restartPolicy="Always"), pages(40)], [pages(10)], 45),
+        ([pages(40), pages(5, restartPolicy="Always")], [pages(10)], 40),
+        ([], [], 0),
+    ],
+)
+def test_a_sidecar_runs_on_and_other_init_containers_do_not(
+    tmp_path: Path, before: list[dict[str, Any]], running: list[dict[str, Any]], used: int
+) -> None:
+    """The pool is used by exactly what the pod may use: one page less, and somebody else has one."""
+    node = {"capacity": {"hugepages-2Mi": "200Mi"}}
+    manifest = {"spec": {"initContainers": before, "containers": running}}
+    for outside in (0, 1):
+        pool(tmp_path, 2048, 100, 100 - used - outside)
+        result = info(tmp_path, node=node, pods=[manifest], pods_on_node=True)
+        assert row(result, "2M")["outside_pages"] == outside
+
+
+@pytest.mark.parametrize(
+    ("capacity", "total", "free", "reserved", "verdict", "outside"),
+    [
+        ("20Gi", 20, 20, 0, "pass", 0),
+        ("20Gi", 20, 20, 3, "fail", 3),
+        ("20Gi", 20, 0, 0, "fail", 20),
+        ("21474836480", 20, 17, 1, "fail", 4),
+        ("19Gi", 20, 17, 0, "fail", 3),
+    ],
+)
+def test_neighbours_of_a_pool_used_outside(
+    tmp_path: Path, capacity: str, total: int, free: int, reserved: int, verdict: str, outside: int
+) -> None:
+    pool(tmp_path, 1 << 20, total, free, reserved)
+    result = info(tmp_path, node={"capacity": {"hugepages-1Gi": capacity}}, pods_requested={"hugepages-1Gi": 0})
+    assert (result["verdict"], row(result, "1G")["outside_pages"]) == (verdict, outside)
+    stale = capacity == "19Gi"
+    reason = "kubelet_capacity_stale" if stale else "pool_used_outside_kubernetes"
+    assert result["reason"] == (reason if outside else None)
+
+
 def test_a_size_that_only_one_of_both_has(tmp_path: Path) -> None:
     pool(tmp_path, 2048, 4, 4)
     result = info(tmp_path, node={"capacity": {"hugepages-1Gi": "1Gi"}})
