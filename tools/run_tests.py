@@ -45,7 +45,7 @@ def lint() -> None:
         lambda: run("mypy", *packages, "-p", "testhost", "-p", "guests"),
         lambda: run("mypy", "tools", "bench"),
         lambda: run("mypy", *RELAXED, "tests/unit"),
-        lambda: run("mypy", *RELAXED, "tests/kernel"),
+        lambda: run("mypy", *RELAXED, "tests/kernel", "tests/guests"),
         lambda: run("mypy", *RELAXED, "tests/browser", "tests/playbooks"),
         lambda: run("mypy", *RELAXED, "tests/testinfra", "molecule"),
         lambda: run("mypy", *RELAXED, "tests/actors"),
@@ -162,6 +162,11 @@ def boots() -> None:
     scenario("default", boots=5)()
 
 
+def guests() -> None:
+    """Run the runtime in booted hosts: where weights lie on two nodes, asked page by page."""
+    run(*PYTEST, "tests/guests")
+
+
 def ray() -> None:
     """Run the actors of Ray on a real local Ray, in a virtual environment of their own."""
     python = ray_stage.python()
@@ -185,6 +190,7 @@ STAGES: dict[str, Callable[[], None]] = {
 MORE_STAGES: dict[str, Callable[[], None]] = {
     "kernel-all": kernel_all,
     "boots": boots,
+    "guests": guests,
     "ray": ray,
     "runtime-all": runtime_all,
 }
