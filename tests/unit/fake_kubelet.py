@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import yaml
 
 QUANTITY = re.compile(r"(\d+)(Ki|Mi|Gi|k|M|G)?")
@@ -24,27 +23,46 @@ CONFIG_DIR = "etc/kubernetes/kubelet.conf.d"
 STATES = ("cpu_manager_state", "memory_manager_state")
 
 
-class Reservation(msgspec.Struct, forbid_unknown_fields=True):
-    """MemoryReservation; limits is a ResourceList."""
+# The fields of v1beta1 that a drop-in of ours may have, typed as in types.go. A list has one type of item, and
+# {str: str} is a map; every other mapping is a struct, whose fields are all required but those in OPTIONAL.
+CONFIGURATION: dict[str, Any] = {
+    "apiVersion": str,
+    "kind": str,
+    "cpuManagerPolicy": str,
+    "cpuManagerPolicyOptions": {str: str},
+    "topologyManagerPolicy": str,
+    "memoryManagerPolicy": str,
+    "reservedSystemCPUs": str,
+    "reservedMemory": [{"numaNode": int, "limits": {str: str}}],
+    "kubeReserved": {str: str},
+    "systemReserved": {str: str},
+    "evictionHard": {str: str},
+}
+OPTIONAL = ("kubeReserved", "systemReserved", "evictionHard")
 
-    numaNode: int
-    limits: dict[str, str]
 
-
-class KubeletConfiguration(msgspec.Struct, forbid_unknown_fields=True):
-    """The fields of v1beta1 that a drop-in of ours may have, typed as in types.go."""
-
-    apiVersion: str
-    kind: str
-    cpuManagerPolicy: str
-    cpuManagerPolicyOptions: dict[str, str]
-    topologyManagerPolicy: str
-    memoryManagerPolicy: str
-    reservedSystemCPUs: str
-    reservedMemory: list[Reservation]
-    kubeReserved: dict[str, str] = {}
-    systemReserved: dict[str, str] = {}
-    evictionHard: dict[str, str] = {}
+def typed(value: Any, kind: Any = None, where: str = "KubeletConfiguration") -> None:
+    """Raise TypeError unless VALUE is of KIND, with no field that KIND does not know."""
+    kind = CONFIGURATION if kind is None else kind
+    if isinstance(kind, type):
+        if type(value) is not kind:
+            raise TypeError(f"{where} is {value!r}, not of type {kind.__name__}")
+    elif isinstance(kind, list):
+        typed(value, list, where)
+        for position, item in enumerate(value):
+            typed(item, kind[0], f"{where}[{position}]")
+    elif kind == {str: str}:
+        typed(value, dict, where)
+        for key, item in value.items():
+            typed(key, str, where)
+            typed(item, str, f"{where}.{key}")
+    else:
+        typed(value, dict, where)
+        wrong = {*value} ^ {*kind} - {name for name in OPTIONAL if name not in value}
+        if wrong:
+            raise TypeError(f"{where}: {sorted(wrong)} are missing or unknown")
+        for key, item in value.items():
+            typed(item, kind[key], f"{where}.{key}")
 
 
 class Crash(Exception):

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import fake_kubelet
-import msgspec
 import pytest
 from ansible_collections.firsttouch.host.plugins.module_utils import _kubelet_apply
 from plan_host import make_host, plan, reasons, record, refused
@@ -62,7 +61,7 @@ def starts(root: Path, body: Mapping[str, Any], nodes: Mapping[int, int] = NODES
     assert text is not None
     put(root, body["file"], text)
     loaded = fake_kubelet.load(text, body["file"])
-    msgspec.convert(loaded, fake_kubelet.KubeletConfiguration)
+    fake_kubelet.typed(loaded)
     fake_kubelet.start(root, nodes)
 
 
@@ -268,3 +267,21 @@ def test_what_was_recorded_is_removed_by_name(tmp_path: Path) -> None:
         assert (gone["state"], gone["file"], gone["config"]) == ("absent", DROPIN, None)
     record(root, plan(root, {**INTENT, "kubelet": "absent"}))
     assert plan(root, {**INTENT, "kubelet": "absent"})["plan"]["sections"]["kubelet"]["file"] == DROPIN
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"cpuManagerPolicyOptions": {"full-pcpus-only": True}},
+        {"reservedMemory": [{"numaNode": "0", "limits": {"memory": "1Gi"}}]},
+        {"reservedMemory": [{"numaNode": 0, "limits": {"memory": 1}}]},
+        {"reservedSystemCPUs": 0},
+        {"reservedSystemCpus": "0"},
+        {"kind": None},
+    ],
+)
+def test_the_typed_model_can_fail(tmp_path: Path, change: dict[str, Any]) -> None:
+    config = section(node(tmp_path))["config"]
+    fake_kubelet.typed(config)
+    with pytest.raises(TypeError):
+        fake_kubelet.typed({**config, **change})
