@@ -6,7 +6,7 @@ died. Requests that were pending lie in the segment; the next server finds them 
 longer. The child is forked, not executed anew: whatever the holder has imported need not be imported again.
 
 Beside the server waits a spare: forked already, with everything imported, so that it serves as soon as the server is
-dead. It costs the pages that a forked interpreter writes (about 5 MB). A handler is made in it in advance only when
+dead. It costs the pages that a forked interpreter writes (about 8 MB). A handler is made in it in advance only when
 that says `spare = True`: two of them at a time may be more memory than there is, of a GPU above all.
 """
 

@@ -16,7 +16,7 @@ from firsttouch._waiting import hush, new_doorbell, ring
 
 
 class Lookout:
-    """Made and stopped by one thread; add() before start(), every() at any time."""
+    """Made and stopped by one thread; add() and tend() before start(), every() at any time."""
 
     def __init__(self) -> None:
         self._poller = Poller()
@@ -24,6 +24,7 @@ class Lookout:
         self._poller.add(self._wake, lambda _: hush(self._wake))
         self._jobs: list[tuple[float, Callable[[], None]]] = []
         self._due: list[float] = []
+        self._tended: list[tuple[Callable[[], None], Callable[[], float]]] = []
         self._stopping = False
         self._thread: threading.Thread | None = None
         self._home: Set[int] = frozenset()
@@ -36,6 +37,11 @@ class Lookout:
     def add(self, fd: int, call: Callable[[], None]) -> None:
         """Call CALL whenever FD is readable."""
         self._poller.add(fd, lambda _: call())
+
+    def tend(self, fd: int, step: Callable[[], None], patience: Callable[[], float]) -> None:
+        """Call STEP whenever FD is readable, and after at most the seconds that PATIENCE then gives."""
+        self.add(fd, step)
+        self._tended.append((step, patience))
 
     def every(self, seconds: float, call: Callable[[], None]) -> None:
         """Call CALL every SECONDS, the first time at once."""
@@ -67,4 +73,8 @@ class Lookout:
                 if self._due[i] <= now:
                     self._due[i] = now + seconds
                     call()
-            self._poller.run(max(0.0, min(self._due, default=now + 3600) - time.monotonic()))
+            dues = [max(0.0, due - now) for due in self._due]
+            seconds = min([*dues, *(patience() for _, patience in self._tended)], default=3600.0)
+            if not self._poller.run(seconds):
+                for step, _ in self._tended:
+                    step()

@@ -21,7 +21,6 @@ from firsttouch._waiting import hush, new_doorbell, ring
 from firsttouch.errors import AddressError
 from firsttouch.server import InferenceServer
 
-_KEEPER_SECONDS = 0.5
 # The manager is told three times in the time after which it would kill.
 _BEATS = 3
 
@@ -119,8 +118,7 @@ class Service:
                 _kept.keep_domain(store, self._domain)
             listener = self._listeners[shared[0]]
             self._keeper = Keeper(self._domain, listener, options.guests, options.spin_ns, store)
-            self._lookout.add(self._keeper.epoll_fd, self._step)
-            self._lookout.every(_KEEPER_SECONDS, self._step)
+            self._lookout.tend(self._keeper.epoll_fd, self._step, self._keeper.patience)
         store.drop()
         if again:
             self._say("took over the memory and the clients of the process before this one")
