@@ -14,7 +14,7 @@ from firsttouch._guests import pidfd_of_server
 from firsttouch._lanes import LANE, at, check_geometry, lane_parts, reply_meta_room
 from firsttouch._sockets import connect_unix, greet
 from firsttouch._transport import READABLE, Address, Lane, Link
-from firsttouch._waiting import LOOKS_PER_YIELD, SPIN_NS, WAKE_NS, Fence, fence, ring
+from firsttouch._waiting import ALONE_NS, LOOKS_ALONE, LOOKS_SHARED, SPIN_NS, WAKE_NS, Fence, fence, ring
 from firsttouch._wire import Array, Hello, Kind, Schema, Writer, bye_frame, control_frame, parse_welcome
 from firsttouch.errors import BrokenError, ProtocolError
 
@@ -23,7 +23,6 @@ MAX_LANES_OF_CLIENT = 126
 _NO_SLEEP = -1
 _sched_yield = os.sched_yield
 _clock = time.monotonic_ns
-_LOOKS = range(LOOKS_PER_YIELD)
 
 
 class ShmLane(Lane):
@@ -90,19 +89,22 @@ class ShmLane(Lane):
         return bool(self._words[self._rsp] == self._seq)
 
     def spin(self) -> bool:
-        words, rsp, seq, looks = self._words, self._rsp, self._seq, _LOOKS
+        words, rsp, seq, looks = self._words, self._rsp, self._seq, LOOKS_SHARED
         span = self._link.spin_ns
         if span and words[self._srv_sleep]:
             span += WAKE_NS
-        end = _clock() + span
+        now = _clock()
+        end = now + span
         while True:
             # First the others on this CPU: the answer takes longer than that.
             _sched_yield()
             for _ in looks:
                 if words[rsp] == seq:
                     return True
-            if _clock() > end:
+            began, now = now, _clock()
+            if now > end:
                 return False
+            looks = LOOKS_ALONE if now - began < ALONE_NS else LOOKS_SHARED
 
     def arm(self) -> bool:
         barrier = self._fence.barrier

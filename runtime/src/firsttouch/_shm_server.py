@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from firsttouch import _shm
 from firsttouch._lanes import LANE, at, lane_parts, reply_meta_room
 from firsttouch._transport import Address, Poller, Port, Slot
-from firsttouch._waiting import LOOKS_PER_YIELD, fence, new_doorbell, ring
+from firsttouch._waiting import ALONE_NS, LOOKS_ALONE, LOOKS_SHARED, fence, new_doorbell, ring
 from firsttouch._wire import Array, Rows, Schema, Status
 from firsttouch.errors import HandlerError, ProtocolError
 
 _clock = time.monotonic_ns
 _sched_yield = os.sched_yield
-_LOOKS = range(LOOKS_PER_YIELD)
 # A request that was under way in so many deaths of servers is not tried again.
 MAX_TRIES = 3
 
@@ -176,8 +175,9 @@ class ShmPort(Port):
         words[self._sleep] = int(self._fence.always_ring)
 
     def spin(self, limit: int, span_ns: int) -> list[Slot]:
-        words, leases_at, looks = self._words, self._leases_at, _LOOKS
-        end = _clock() + span_ns
+        words, leases_at, looks = self._words, self._leases_at, LOOKS_ALONE
+        now = _clock()
+        end = now + span_ns
         while True:
             if self._suspects or words[leases_at] != self._leases:
                 found = self.ready(limit)
@@ -197,8 +197,10 @@ class ShmPort(Port):
                 if found:
                     return found
             _sched_yield()
-            if _clock() > end:
+            began, now = now, _clock()
+            if now > end:
                 return []
+            looks = LOOKS_ALONE if now - began < ALONE_NS else LOOKS_SHARED
 
     def ready(self, limit: int) -> list[Slot]:
         words = self._words

@@ -39,8 +39,10 @@ WAKE_NS = 50_000
 _eventfd_write = os.eventfd_write
 # A sleeper looks again after this time whatever happens: no peer can make it sleep for ever.
 NET_SECONDS = 0.2
-# Looks between two yields: a look takes 60 ns, a yield 250 ns in which nothing is seen.
-LOOKS_PER_YIELD = 8
+# Looks between two yields. A yield takes several looks, in which nothing is seen. When it did not come back at once,
+# somebody waits for this CPU, perhaps the one that is looked for, and looks are at the others' expense.
+LOOKS_ALONE, LOOKS_SHARED = range(16), range(1)
+ALONE_NS = 2_000
 
 
 class Fence(NamedTuple):
