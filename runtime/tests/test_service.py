@@ -17,7 +17,7 @@ import pytest
 from conftest import SLOW
 from firsttouch import InferenceClient
 from firsttouch._systemd import Notifier, inherited, notifier, watchdog_seconds
-from firsttouch.errors import AddressError, BrokenError, KernelError, SchemaError
+from firsttouch.errors import AddressError, BrokenError, BusyError, KernelError, SchemaError
 from manager import Manager, managed, soon
 from serving import child, eventually
 from test_faults import ANSWERS, CLIENTS, SEED, WRONG, Board, load, progress
@@ -151,6 +151,64 @@ def test_client_dies_meanwhile(folder: Path) -> None:
         manager.ready()
         with InferenceClient(where, lanes=2) as client:
             ask(client, 5)
+
+
+OLD_KERNEL = """
+from firsttouch import _linux
+def no_peer_pidfd(sock):
+    raise OSError(92, "Protocol not available")
+_linux.peer_pidfd = no_peer_pidfd
+"""
+
+
+@pytest.mark.parametrize("kernel", ["this", "6.1"])
+def test_death_of_a_client_that_was_taken_over(kernel: str, folder: Path) -> None:
+    """The next server notices the death of a client that it took over, though a child of that holds its sockets."""
+    (folder / "mine.py").write_text(HANDLER + (OLD_KERNEL if kernel == "6.1" else ""))
+    where = f"shm://{folder}/s"
+    board = Board()
+
+    def client() -> None:
+        made = InferenceClient(where, lanes=2)
+        copies = [os.dup(int(fd)) for fd in os.listdir("/proc/self/fd") if int(fd) > 2 and _is_open(int(fd))]
+        if os.fork() == 0:
+            board[1] = os.getpid()
+            time.sleep(60)
+        board[0] = 1
+        time.sleep(60)
+        assert copies
+        made.close()
+
+    with managed(folder, *words(folder, lanes=2)) as manager, child(client) as pid:
+        assert eventually(lambda: board[0] and board[1])
+        manager.restart()
+        manager.ready()
+        with pytest.raises(BusyError):
+            InferenceClient(where)
+        os.kill(pid, signal.SIGKILL)
+        try:
+            assert eventually(lambda: _attaches(where), 5)
+            assert os.path.exists(f"/proc/{board[1]}")
+        finally:
+            os.kill(board[1], signal.SIGKILL)
+
+
+def _is_open(fd: int) -> bool:
+    try:
+        os.fstat(fd)
+    except OSError:
+        return False
+    return True
+
+
+def _attaches(where: str) -> bool:
+    """Whether there are lanes for a client."""
+    try:
+        with InferenceClient(where, lanes=2) as client:
+            ask(client, 1)
+    except BusyError:
+        return False
+    return True
 
 
 def test_other_schema(folder: Path) -> None:
