@@ -180,7 +180,7 @@ def test_death_of_a_client_that_was_taken_over(kernel: str, folder: Path) -> Non
         made.close()
 
     with managed(folder, *words(folder, lanes=2)) as manager, child(client) as pid:
-        assert eventually(lambda: board[0] and board[1])
+        assert eventually(lambda: bool(board[0] and board[1]))
         manager.restart()
         manager.ready()
         with pytest.raises(BusyError):
