@@ -154,8 +154,6 @@ class GrubBackend(Backend):
     # -- planning -----------------------------------------------------------------------------------
 
     def plan_over(self, request: Request, running: str | None, back: dict[str, str]) -> BootPlan:
-        if self.live:
-            require_tools(self.root)
         broken = self.grub.error is not None and self.grub.error.problem.file == DROPIN
         if self.grub.error and not broken:
             raise self.grub.error
@@ -258,6 +256,7 @@ class GrubBackend(Backend):
             plan.generate = bool(plan.files) or plan.before != plan.after
             plan.generated_path = GRUB_CFG
             if plan.generate:
+                require_tools(self.root)
                 plan.kept = backup_rows(self.root, GRUB_CFG)
 
     def _check_overridden(self, after: GrubDefault, ours: list[str]) -> None:

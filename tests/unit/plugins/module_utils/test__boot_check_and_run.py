@@ -162,6 +162,14 @@ def test_check_and_run_agree(live: bool, host: str, mutation: str, tmp_path: Pat
             assert again[:2] == ("", []), name
 
 
+@pytest.mark.parametrize("host", HOSTS)
+def test_a_tool_that_nothing_needs_may_be_missing(host: str, tmp_path: Path) -> None:
+    root = HOSTS[host][0](tmp_path)
+    MUTATIONS["no tool"](root)
+    for check in (True, False):
+        assert outcome(root, host, True, check, REQUESTS["absent"])[:2] == ("", [])
+
+
 @pytest.mark.parametrize("token", BARE)
 @pytest.mark.parametrize("host", HOSTS)
 def test_an_argument_that_every_entry_has_makes_none_a_recovery_entry(host: str, token: str, tmp_path: Path) -> None:
