@@ -7,6 +7,7 @@ is refused with the name of its variable; nothing is guessed, rounded away or ig
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -142,7 +143,9 @@ def mapping(value: Any, known: Iterable[str], what: str) -> dict[str, Any]:
     names = sorted(known)
     unknown = sorted(str(key) for key in value if key not in names)
     if unknown:
-        raise IntentError(f"{what} has the unknown key {unknown[0]!r}; known are {', '.join(names)}")
+        near = difflib.get_close_matches(unknown[0], names, n=1)
+        meant = f" (is {near[0]} meant?)" if near else ""
+        raise IntentError(f"{what} has the unknown key {unknown[0]!r}{meant}; known are {', '.join(names)}")
     return {str(key): item for key, item in value.items() if item is not None}
 
 

@@ -200,6 +200,21 @@ def test_an_unknown_variable_is_refused(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("intent", "text"),
+    [
+        ({"hugepages": [{"size": "2M", "cout": 1}]}, "unknown key 'cout' (is count meant?)"),
+        ({"hugetlbfs_mounts": [{"path": "/x", "page_size": "2M"}]}, "unknown key 'page_size' (is pagesize meant?)"),
+        ({"numa": {"nodez": 2}}, "unknown key 'nodez' (is nodes meant?)"),
+        ({"thp": {"enable": "never"}}, "unknown key 'enable' (is enabled meant?)"),
+        ({"numa": {"zzz": 2}}, "unknown key 'zzz'; known are"),
+    ],
+)
+def test_a_misspelt_key_is_named_with_the_nearest_right_one(tmp_path: Path, intent: dict[str, Any], text: str) -> None:
+    result = run_module("host_plan", {"intent": intent, "sysroot": str(make_host(tmp_path))})
+    assert result["failed"] and text in result["msg"]
+
+
+@pytest.mark.parametrize(
     ("text", "reason"),
     [
         ("{", "record_unreadable"),
