@@ -80,8 +80,8 @@ class Runtime:
 def runtime(monkeypatch: pytest.MonkeyPatch) -> Runtime:
     found = Runtime()
     monkeypatch.setattr(_checks_runtime, "ask", found)
-    monkeypatch.setattr(_checks_runtime.os, "geteuid", lambda: 0)
-    monkeypatch.setattr(_checks_runtime.os, "access", lambda path, mode: True)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(os, "access", lambda path, mode: True)
     return found
 
 
@@ -236,10 +236,10 @@ def test_what_cannot_be_asked_is_not_fine(
     live = False
     assert rest() == {("not_evaluated", "offline")}
     live = True
-    monkeypatch.setattr(_checks_runtime.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert rest() == {("not_evaluated", "permission_denied")}
-    monkeypatch.setattr(_checks_runtime.os, "geteuid", lambda: 0)
-    monkeypatch.setattr(_checks_runtime.os, "access", lambda path, mode: False)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
     assert rest() == {("not_evaluated", "not_installed")}
 
 
