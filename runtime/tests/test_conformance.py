@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from firsttouch import AsyncInferenceClient, InferenceClient, Options, Schema
+from firsttouch import AsyncInferenceClient, InferenceClient, InferenceServer, Options, Schema
 from firsttouch.errors import (
     BrokenError,
     BusyError,
@@ -24,7 +24,7 @@ from firsttouch.errors import (
     SchemaError,
     TooLargeError,
 )
-from serving import SCHEMA, TRANSPORTS, address_of, check, end, eventually, request, served
+from serving import SCHEMA, TRANSPORTS, address_of, check, end, eventually, request, serve, served
 
 
 @pytest.fixture(scope="module", params=TRANSPORTS)
@@ -326,3 +326,17 @@ def test_client_dies(private: str) -> None:
         assert eventually(welcome)
         check(1, last[0].infer(request(1))[0])
         last[0].close()
+
+
+def test_addresses_keep_their_order(tmp_path: Path) -> None:
+    """A server names its addresses as it was given them, while it serves too."""
+    asked = [f"unix://{tmp_path}/a", f"shm://{tmp_path}/b", f"unix://{tmp_path}/c"]
+    with InferenceServer(asked, SCHEMA, options=Options(lanes=2, pages="4k")) as server:
+        thread = threading.Thread(target=serve, args=(server,))
+        thread.start()
+        with InferenceClient(asked[1]) as client:
+            for number in range(20):
+                check(number, client.infer(request(number))[0])
+                assert server.addresses == asked
+        server.stop()
+        thread.join()

@@ -146,6 +146,8 @@ class InferenceServer:
         except BaseException:
             self.close()
             raise
+        # In the order that was asked for: the ports take turns.
+        self._addresses = [str(port.address) for port in self._ports]
         self.schema = self._ports[0].schema
         self._spin_ns = options.spin_ns
         self._alone = self._ports[0] if len(self._ports) == 1 else None
@@ -174,7 +176,7 @@ class InferenceServer:
     @property
     def addresses(self) -> list[str]:
         """Where this server listens; a tcp port that was asked for as 0 is the real one."""
-        return [str(port.address) for port in self._ports]
+        return list(self._addresses)
 
     @property
     def ports(self) -> list[Port]:
