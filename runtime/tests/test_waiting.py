@@ -15,7 +15,7 @@ import pytest
 from conftest import SLOW
 from firsttouch import InferenceClient, Options, _linux, _waiting, server
 from firsttouch._waiting import Fence, check_machine, fence, hush, new_doorbell, ring
-from firsttouch.errors import UnsupportedError
+from firsttouch.errors import BrokenError, UnsupportedError
 from serving import SCHEMA, TRANSPORTS, address_of, check, child, eventually, request, served
 
 HANDSHAKES = 1_000_000 if SLOW else 5_000
@@ -113,6 +113,24 @@ def test_bell_that_the_owner_before_filled(tmp_path: Path, monkeypatch: pytest.M
                 check(1, client.infer(request(1))[0])
                 assert time.monotonic() - began < LOST_SECONDS
                 time.sleep(0.05)
+
+
+def test_copy_and_wake_up_at_once(tmp_path: Path) -> None:
+    """A server that sleeps is rung before the arrays are copied; a lane of a closed client rings nobody."""
+    with served(address_of("shm", tmp_path), options=Options(lanes=1)) as (where, _):
+        with InferenceClient(where) as client, client.lane() as leased:
+            lane = leased._lane
+            words, sleeping = lane._words, lane._srv_sleep  # type: ignore[attr-defined]
+            assert eventually(lambda: words[sleeping] == 1)
+            hush(lane._bell)  # type: ignore[attr-defined]
+            lane.write(request(1))
+            assert os.eventfd_read(lane._bell) == 1  # type: ignore[attr-defined]
+            leased.infer()
+            check(1, leased.reply)
+        assert eventually(lambda: words[sleeping] == 1)
+        lane.write(request(1))
+        with pytest.raises(BrokenError):
+            lane.submit(b"", 2**63)
 
 
 def cpu_seconds(pid: int) -> float:
