@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Iterator
 
 _LIMIT = 64 << 20
+_PIECE = 1 << 16
 _NOT_REGULAR = "not a regular file"
 # errno -> the code (None: the caller's) and what to do about it
 _ROOT, _ROOM = "run this as root (become: true)", "make room on that file system"
@@ -98,11 +99,15 @@ def read_bytes(root: str, path: str) -> bytes | None:
         return None
     if not _is_regular(fd, path):
         return b""
-    with os.fdopen(fd, "rb") as handle, named(path):
-        data = handle.read(_LIMIT + 1)
-    if len(data) > _LIMIT:
-        raise OSError(errno.EFBIG, f"longer than {_LIMIT >> 20} MiB", path)
-    return data
+    data = bytearray()
+    # Piece by piece: files of /proc/sys answer ENOMEM to who asks for some MiB at once (fs/proc/proc_sysctl.c).
+    with os.fdopen(fd, "rb", buffering=0) as handle, named(path):
+        while len(data) <= _LIMIT:
+            piece = handle.read(_PIECE)
+            if not piece:
+                return bytes(data)
+            data += piece
+    raise OSError(errno.EFBIG, f"longer than {_LIMIT >> 20} MiB", path)
 
 
 def _is_regular(fd: int, path: str) -> bool:

@@ -66,6 +66,12 @@ def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
         _files.read_bytes("/", "/dev/zero")
 
 
+@pytest.mark.parametrize("path", ["/proc/sys/vm/swappiness", "/proc/cpuinfo", "/sys/devices/system/cpu/online"])
+def test_files_of_the_kernel_can_be_read(path: str) -> None:
+    """/proc/sys refuses to be read in large pieces, which no file of a test's tree does."""
+    assert _files.read_bytes("/", path) == Path(path).read_bytes() != b""
+
+
 def test_names_come_in_byte_order(tmp_path: Path) -> None:
     for name in ("b", "B", "_", "é", "10", "9", "zzz"):
         (tmp_path / name).touch()
