@@ -242,7 +242,7 @@ def _check_writable(root: str, key: str) -> None:
         mount = _mount_of(path)
         text = f"{dotted(key)} cannot be set: {mount} is mounted read-only; nothing was changed"
         raise DropinError("read_only", text, mount=mount, names=[dotted(key)])
-    text = f"{dotted(key)} cannot be set: no permission to write {path}; nothing was changed"
+    text = f"{dotted(key)} cannot be set: no permission to write {path}, run this as root; nothing was changed"
     raise DropinError("permission_denied", text, names=[dotted(key)])
 
 

@@ -183,8 +183,9 @@ def _check_writable(root: str, name: str) -> None:
     if os.access(real, os.W_OK):
         return
     if os.statvfs(real).f_flag & os.ST_RDONLY:
-        raise ThpError("read_only", f"{path} is on a read-only file system; nothing was changed", path)
-    raise ThpError("permission_denied", f"no permission to write {path}; nothing was changed", path)
+        text = f"{path} is on a read-only file system, make it writable; nothing was changed"
+        raise ThpError("read_only", text, path)
+    raise ThpError("permission_denied", f"no permission to write {path}, run this as root; nothing was changed", path)
 
 
 def apply_plan(plan: Plan) -> None:
