@@ -6,8 +6,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
+from ansible.module_utils.basic import AnsibleModule
 from boot_cases import (
     DROPIN,
     KEYS,
@@ -219,9 +221,11 @@ def test_a_file_that_somebody_has_changed_since_stays_and_is_told(tmp_path: Path
     with (tmp_path / GRUB.lstrip("/")).open("a") as file:
         file.write("GRUB_TIMEOUT=1\n")
     text = (tmp_path / GRUB.lstrip("/")).read_text()
-    result = absent(tmp_path)
+    with mock.patch.object(AnsibleModule, "warn") as warn:
+        result = absent(tmp_path)
     assert result["not_restored"] == [{"token": "hugepages=5", "file": GRUB}]
-    assert f"hugepages=5 was taken out of {GRUB}" in str(result["warnings"])
+    # not from the result: ansible-core says the same words once per process
+    assert f"hugepages=5 was taken out of {GRUB}" in str(warn.call_args_list)
     assert (tmp_path / GRUB.lstrip("/")).read_text() == text
     assert not (tmp_path / REPLACED.lstrip("/")).exists()
 
