@@ -84,7 +84,7 @@ class Scrubber:
         text = _SECRET.sub(r"\g<1>removed", text)
         text = self._ids(text)
         if (
-            path.startswith(("/etc/", "/boot/", "/efi/", "/usr/lib/sysctl.d/", "/run/"))
+            path.startswith(("/etc/", "/boot/", "/efi/", "/usr/lib/sysctl.d/", "/run/", "/var/lib/kubelet/"))
             or path == "/proc/cmdline"
         ):
             text = self._numbered(_MAC, text, lambda n: f"02:00:00:00:00:{n % 256:02x}")

@@ -261,13 +261,18 @@ def test_a_recording_of_this_host_verifies_like_this_host(tmp_path: Path) -> Non
         "thp": "madvise",
         "conflicting_services": "report",
     }
-    here = verified(Path("/"), intent=intent)
-    there = verified(unpack(collect("/"), tmp_path / "copy"), intent=intent)
-    statuses = [
-        {key: row["status"] for key, row in rows.items() if not key[0].startswith("hugepages.stale_files")}
-        for rows in (here, there)
-    ]
-    assert len(statuses[0]) > 25 and statuses[0] == statuses[1]
+
+    def statuses(root: Path) -> dict[tuple[str, str], str]:
+        rows = verified(root, intent=intent)
+        return {key: row["status"] for key, row in rows.items() if not key[0].startswith("hugepages.stale_files")}
+
+    # Pools and services change while others test on this machine: one of three pairs has to be of one moment.
+    for attempt in range(3):
+        here = statuses(Path("/"))
+        there = statuses(unpack(collect("/"), tmp_path / f"copy{attempt}"))
+        if here == there:
+            break
+    assert len(here) > 25 and here == there
 
 
 def test_threads_packages_and_drivers_are_recorded_as_far_as_they_are_looked_at(tmp_path: Path) -> None:
@@ -295,6 +300,23 @@ def test_threads_packages_and_drivers_are_recorded_as_far_as_they_are_looked_at(
     found = names(recording)
     assert "/proc/700/task/700/stat" in found and not [name for name in found if name.startswith("/proc/701")]
     assert "openssh" not in (copy / "var/lib/dpkg/status").read_text()
+
+
+def test_the_kubelet_is_recorded_without_addresses(tmp_path: Path) -> None:
+    root = tmp_path / "host"
+    put(root, "/etc/systemd/system/kubelet.service", "[Service]\nExecStart=/usr/bin/kubelet $KUBELET_EXTRA_ARGS\n")
+    put(root, "/etc/systemd/system/kubelet.service.d/10-kubeadm.conf", "[Service]\nEnvironment=A=1\n")
+    put(root, "/var/lib/kubelet/kubeadm-flags.env", 'KUBELET_KUBEADM_ARGS="--node-ip=10.9.8.7"\n')
+    put(root, "/var/lib/kubelet/config.yaml", "clusterDNS:\n- 10.96.0.10\ncpuManagerPolicy: static\n")
+    put(root, "/var/lib/kubelet/pki/kubelet.key", "PRIVATE KEY\n")
+    put(root, "/etc/kubernetes/kubelet.conf", "token: abc\n")
+    recording = collect(str(root))
+    copy = unpack(recording, tmp_path / "copy")
+    found = names(recording)
+    assert {"/etc/systemd/system/kubelet.service", "/var/lib/kubelet/config.yaml"} <= found
+    assert not {"/var/lib/kubelet/pki/kubelet.key", "/etc/kubernetes/kubelet.conf"} & found
+    texts = "".join((copy / f"var/lib/kubelet/{name}").read_text() for name in ("config.yaml", "kubeadm-flags.env"))
+    assert "static" in texts and "10.96.0.10" not in texts and "10.9.8.7" not in texts
 
 
 def test_a_part_of_the_threads_is_not_recorded_as_if_it_were_all(tmp_path: Path) -> None:
