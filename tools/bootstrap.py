@@ -42,6 +42,8 @@ TESTHOST = (
     Need("qemu-img", "qemu-utils"),
     Need("mmdebstrap", "mmdebstrap"),
     Need("mke2fs", "e2fsprogs"),
+    Need("sfdisk", "fdisk"),
+    Need("/usr/share/OVMF/OVMF_VARS_4M.fd", "ovmf"),
     Need("busybox", "busybox-static"),
     Need("ssh", "openssh-client"),
     Need("ssh-keygen", "openssh-client"),

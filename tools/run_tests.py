@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 import ray_stage
 import sanity_home
+import yaml
 from collection import COLLECTION, IMPORT, INSTALLED, ansible_env, install_tarball, link_checkout
 from commands import BUILD, ROOT, CommandError, NotRun, each, print_table, run, run_stages, scratch
 
@@ -140,9 +141,27 @@ def kernel_all() -> None:
 
 
 def molecule() -> None:
-    """Run the scenarios one after the other, on booted hosts, from the installed tarball."""
+    """Run the scenarios on BIOS hosts one after the other, on booted hosts, from the installed tarball."""
     install_tarball()
-    each(*(scenario(path.parent.name) for path in sorted(ROOT.glob("molecule/[!_]*/molecule.yml"))))
+    each(*map(scenario, scenarios("bios")))
+
+
+def uefi() -> None:
+    """Run the scenarios on UEFI hosts, which take an image of their own and start slower."""
+    install_tarball()
+    each(*map(scenario, scenarios("uefi")))
+
+
+def scenarios(firmware: str) -> list[str]:
+    """The scenarios whose hosts have FIRMWARE, by name."""
+    names = []
+    for path in sorted(ROOT.glob("molecule/[!_]*/molecule.yml")):
+        platforms = yaml.safe_load(path.read_text())["platforms"]
+        if platforms[0].get("firmware", "bios") == firmware:
+            names.append(path.parent.name)
+    if not names:
+        raise CommandError(f"molecule/ has no scenario with a host of firmware {firmware}")
+    return names
 
 
 def scenario(name: str, boots: int = 1) -> Callable[[], None]:
@@ -190,6 +209,7 @@ STAGES: dict[str, Callable[[], None]] = {
 MORE_STAGES: dict[str, Callable[[], None]] = {
     "kernel-all": kernel_all,
     "boots": boots,
+    "uefi": uefi,
     "guests": guests,
     "ray": ray,
     "runtime-all": runtime_all,

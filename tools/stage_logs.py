@@ -16,7 +16,7 @@ from typing import BinaryIO
 LOGS = Path(__file__).resolve().parents[1] / "build" / "logs"
 SERIAL = "serial-"
 # Stages that boot hosts whose serial console is kept, as serial-HOST.log.
-WITH_HOSTS = frozenset(("molecule", "boots"))
+WITH_HOSTS = frozenset(("molecule", "boots", "uefi"))
 STAGE_LINES, SERIAL_LINES = 80, 60
 # How long to wait for more once a stage has ended: what it started may live on and hold the pipe open.
 _LAST_WORDS_S = 0.2

@@ -14,12 +14,12 @@ import time
 from pathlib import Path
 from types import FrameType
 
-from . import apt, ask, hosts, image, supervisor, topology
+from . import apt, ask, hosts, image, recipe, supervisor, topology
 from .errors import HostError
 from .paths import cache_dir
 
 DESCRIPTION = """\
-A real Debian under QEMU: GRUB, systemd, NUMA nodes, reboots. No KVM needed, no root on the way in.
+A real Debian under QEMU: GRUB or systemd-boot, systemd, NUMA nodes, reboots. No KVM needed, no root on the way in.
 
 A first session:
   testhost up                    build the image if it is not there, boot a two-node host (1 to 2 minutes)
@@ -37,14 +37,14 @@ def say(text: str) -> None:
 
 def cmd_build(args: argparse.Namespace) -> int:
     for release in args.release or [apt.RELEASES[0]]:
-        built = image.build(release, say, force=args.force)
+        built = image.build(release, say, args.force, args.firmware)
         print(built.directory)
     return 0
 
 
 def cmd_up(args: argparse.Namespace) -> int:
     name = args.name or args.topology.replace("_", "-")
-    host = hosts.up(name, args.topology, args.release, say, args.limit)
+    host = hosts.up(name, args.topology, args.release, say, args.limit, args.firmware)
     print(f"{host.name} is up on 127.0.0.1:{host.port}; log in: testhost ssh {host.name}")
     return 0
 
@@ -86,6 +86,7 @@ def cmd_status(args: argparse.Namespace) -> int:
             "name": host.name,
             "state": hosts.status_of(host),
             "release": host.release,
+            "firmware": host.firmware,
             "topology": host.topology,
             "accel": host.accel,
             "port": host.port,
@@ -98,7 +99,7 @@ def cmd_status(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(rows, indent=2))
         return 0
-    columns = ("name", "state", "release", "topology", "accel", "port", "pid")
+    columns = ("name", "state", "release", "firmware", "topology", "accel", "port", "pid")
     table = [columns, *(tuple(str(row[column]) for column in columns) for row in rows)]
     widths = [max(len(line[i]) for line in table) for i in range(len(columns))]
     for line in table:
@@ -174,6 +175,11 @@ def _command(
     )
 
 
+def _add_firmware(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--firmware", choices=list(recipe.FIRMWARES), default="bios",
+        help="bios has GRUB, uefi has systemd-boot; default %(default)s")  # fmt: skip
+
+
 def _add_host_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     bootable = [name for name, one in topology.load().items() if not one.ask_only]
     sub = _command(
@@ -186,15 +192,17 @@ The mirror is the one that this machine's apt uses. A changed recipe builds agai
     sub.add_argument(
         "--release", action="append", choices=apt.RELEASES, help="default trixie; may be repeated"
     )
+    _add_firmware(sub)
     sub.add_argument("--force", action="store_true", help="build even if the image is there")
     sub.set_defaults(run=cmd_build)
 
     sub = _command(commands, "up", "start a host and wait for its SSH",
         "Start a host on a fresh overlay of the image and wait until a login works.\n\n"
-        "Example: testhost up db1 --topology two_node --release bookworm")  # fmt: skip
+        "Example: testhost up db1 --topology two_node --release bookworm --firmware uefi")  # fmt: skip
     sub.add_argument("name", nargs="?", help="name of the new host; default: its topology")
     sub.add_argument("--topology", choices=bootable, default=bootable[0], help="default %(default)s")
     sub.add_argument("--release", choices=apt.RELEASES, default=apt.RELEASES[0], help="default %(default)s")
+    _add_firmware(sub)
     sub.add_argument("--limit", type=float, default=hosts.BOOT_LIMIT, metavar="S",
         help="seconds to wait for SSH; default %(default)s")  # fmt: skip
     sub.set_defaults(run=cmd_up)
@@ -244,7 +252,7 @@ its words with spaces for the remote shell.\n\nExample: testhost ssh two-node 'c
     sub.set_defaults(run=cmd_status)
 
     sub = _command(commands, "logs", "the serial console of a host",
-        "Print the serial console: GRUB, kernel, login prompt; of all boots since the host was started.")  # fmt: skip
+        "Print the serial console: boot loader, kernel, login prompt; of all boots since the start.")  # fmt: skip
     sub.add_argument("name", nargs="?", help=NAME_HELP)
     sub.add_argument("-n", "--lines", type=int, default=0, help="only the last lines; default all")
     sub.add_argument("-f", "--follow", action="store_true", help="go on as the log grows")
@@ -295,12 +303,13 @@ def main(argv: list[str]) -> int:
     args = _parser().parse_args(argv)
     try:
         return int(args.run(args))
-    except HostError as error:
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (HostError, OSError) as error:
+        # An OSError has the file and the reason; a disk that is full, most of all.
         say(f"testhost: {error}")
         return 1
     except KeyboardInterrupt:
         say("testhost: interrupted; what was started is ended")
         return 130
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0

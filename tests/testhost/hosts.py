@@ -19,15 +19,19 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from . import image, probe, qemu, supervisor, topology
+from . import image, probe, qemu, room, supervisor, topology
 from .errors import HostError
-from .paths import host_dir, hosts_dir
+from .paths import cache_dir, host_dir, hosts_dir
 
 BOOT_LIMIT = 300.0
+# What a host that is provisioned, rebooted and reverted writes to its disk, and as much again.
+HOST_MIB = 512
 _PORT_TRIES = 5
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,40}")
 # The guest boots again by itself after a panic (panic=10); one that always panics is not worth the limit.
 _PANIC_LIMIT = 3
+# What GRUB and the UEFI firmware say when they are at their end.
+_NO_SYSTEM = ("grub rescue>", "UEFI Interactive Shell", "No bootable option or device was found")
 # From the login prompt on the serial console to SSH.
 _LOGIN_GRACE = 120.0
 SSH_OPTIONS = (
@@ -58,6 +62,7 @@ class Host:
     port: int
     pid: int = 0
     started: int | None = None
+    firmware: str = "bios"
 
     @property
     def directory(self) -> Path:
@@ -70,6 +75,10 @@ class Host:
     @property
     def overlay(self) -> Path:
         return self.directory / "overlay.qcow2"
+
+    @property
+    def uefi_variables(self) -> Path:
+        return self.directory / qemu.UEFI_VARIABLES
 
     @property
     def serial_log(self) -> Path:
@@ -165,6 +174,8 @@ def qemu_argv(host: Host, machine: topology.Topology) -> list[str]:
     argv += ["-name", f"firsttouch-{host.name}"]
     argv += topology.qemu_args(machine)
     argv += qemu.serial_args(host.serial_log) + qemu.disk_args(host.overlay, "qcow2")
+    if host.firmware == "uefi":
+        argv += qemu.uefi_args(host.uefi_variables)
     argv += ["-nic", f"user,model=virtio-net-pci,hostfwd=tcp:127.0.0.1:{host.port}-:22"]
     argv += ["-device", "virtio-rng-pci"]
     key = str(host.key.with_suffix(".pub")).replace(",", ",,")
@@ -186,8 +197,12 @@ def _launch(host: Host, machine: topology.Topology) -> Host:
             return host
         if "host forwarding" not in error:
             break
-        host = replace(host, port=qemu.free_port())
+        host = replace(host, port=_free_port())
     raise HostError(f"{qemu.QEMU} did not start: {error}")
+
+
+def _free_port() -> int:
+    return qemu.free_port([host.port for host in all_hosts()])
 
 
 def _start_supervisor(host: Host, machine: topology.Topology) -> subprocess.Popen[bytes]:
@@ -216,7 +231,10 @@ def _await_guest(host: Host, process: subprocess.Popen[bytes], limit: float = 60
     return ""
 
 
-def _new_overlay(host: Host) -> None:
+def _new_disk(host: Host) -> None:
+    """An overlay that holds nothing yet, and the firmware's variables as the image left them."""
+    if host.firmware == "uefi":
+        shutil.copyfile(Path(host.image) / qemu.UEFI_VARIABLES, host.uefi_variables)
     host.overlay.unlink(missing_ok=True)
     argv = [qemu.find_tools("qemu-img")["qemu-img"], "create", "-q", "-f", "qcow2", "-F", "raw"]
     argv += ["-b", str(Path(host.image) / "disk.raw"), str(host.overlay)]
@@ -249,7 +267,7 @@ def _ssh_answers(host: Host, limit: float) -> bool:
 
 def wait_for_ssh(host: Host, limit: float, say: Say) -> float:
     """Wait until a login works; returns the seconds it took. HostError with the end of the serial log
-    when the limit is over, QEMU ended, the kernel panicked again and again, or GRUB found no system."""
+    when the limit is over, QEMU ended, the kernel panicked again and again, or nothing to boot was found."""
     begin = time.monotonic()
     reported = begin
     prompted: float | None = None
@@ -261,11 +279,12 @@ def wait_for_ssh(host: Host, limit: float, say: Say) -> float:
         if left <= 0:
             fault = f"no SSH login within {limit:.0f} s"
         elif not is_running(host):
-            fault = "QEMU ended"
+            said = host.error_log.read_text(errors="replace").strip() if host.error_log.exists() else ""
+            fault = f"QEMU ended{f' ({said})' if said else ''}"
         elif (panics := log.count("Kernel panic - not syncing")) >= _PANIC_LIMIT:
             fault = f"the guest panicked {panics} times"
-        elif "grub rescue>" in log:
-            fault = "GRUB found no system"
+        elif any(text in log for text in _NO_SYSTEM):
+            fault = "no system to boot was found"
         if fault:
             raise HostError(f"{host.name}: {fault}; its serial log ends:\n{qemu.tail(host.serial_log)}")
         if prompted is None and " login:" in log:
@@ -293,7 +312,14 @@ def _starting(name: str) -> Iterator[None]:
         yield
 
 
-def up(name: str, topology_name: str, release: str, say: Say, limit: float = BOOT_LIMIT) -> Host:
+def up(
+    name: str,
+    topology_name: str,
+    release: str,
+    say: Say,
+    limit: float = BOOT_LIMIT,
+    firmware: str = "bios",
+) -> Host:
     """Start a host and wait for its SSH. A host that fails to come up, or is interrupted, is removed."""
     if not _NAME.fullmatch(name):
         raise HostError(f"bad host name {name!r}: lower case letters, digits, - and _ only")
@@ -301,15 +327,18 @@ def up(name: str, topology_name: str, release: str, say: Say, limit: float = BOO
     if machine.ask_only:
         raise HostError(f"topology {topology_name} is for ask only: its memory exceeds what a host may take")
     qemu.find_tools(qemu.QEMU, "qemu-img", "ssh", "ssh-keygen")
-    built = image.build(release, say)
+    built = image.build(release, say, firmware=firmware)
     accel = probe.accelerator(built.kernel, say)
+    room.need(cache_dir(), HOST_MIB, "a host")
     with _starting(name):
         known = _load(host_dir(name))
         if known is not None and is_running(known):
             raise HostError(f"{name} runs already; end it first: testhost down {name}")
         shutil.rmtree(host_dir(name), ignore_errors=True)
         host_dir(name).mkdir(mode=0o700)
-        host = Host(name, release, topology_name, str(built.directory), accel, qemu.free_port())
+        host = Host(
+            name, release, topology_name, str(built.directory), accel, _free_port(), firmware=firmware
+        )
         try:
             save(host)
             keygen = [qemu.find_tools("ssh-keygen")["ssh-keygen"], "-q", "-t", "ed25519", "-N", ""]
@@ -321,9 +350,9 @@ def up(name: str, topology_name: str, release: str, say: Say, limit: float = BOO
 
 
 def _boot(host: Host, machine: topology.Topology, limit: float, say: Say) -> Host:
-    say(f"{host.name}: booting {host.release}, topology {host.topology}, {host.accel}")
+    say(f"{host.name}: booting {host.release} ({host.firmware}), topology {host.topology}, {host.accel}")
     host.serial_log.unlink(missing_ok=True)
-    _new_overlay(host)
+    _new_disk(host)
     host = _launch(host, machine)
     try:
         took = wait_for_ssh(host, limit, say)
@@ -332,7 +361,7 @@ def _boot(host: Host, machine: topology.Topology, limit: float, say: Say) -> Hos
         say(f"{error}; starting it again")
         qemu.stop(host.pid, host.started, str(host.pid_file))
         host.serial_log.unlink(missing_ok=True)
-        _new_overlay(host)
+        _new_disk(host)
         host = _launch(host, machine)
         took = wait_for_ssh(host, limit, say)
     say(f"{host.name}: SSH answers on 127.0.0.1:{host.port} after {took:.0f} s")

@@ -15,11 +15,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import apt, qemu, recipe
+from . import apt, qemu, recipe, room
 from .errors import HostError
-from .paths import hosts_dir, images_dir
+from .paths import cache_dir, hosts_dir, images_dir
 
 Say = Callable[[str], None]
+# The archive of the new system beside what it unpacks to and the disk that takes it.
+BUILD_MIB = 3072
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,7 @@ class Image:
     """A finished image: the raw disk, and the kernel out of it for ``ask``."""
 
     release: str
+    firmware: str
     directory: Path
 
     @property
@@ -38,11 +41,20 @@ class Image:
         return self.directory / "vmlinuz"
 
 
-def image_of(release: str) -> Image:
-    """The image of a release, built or not."""
+def image_of(release: str, firmware: str = "bios") -> Image:
+    """The image of a release for a firmware, built or not."""
     if release not in apt.RELEASES:
         raise HostError(f"no release {release!r}; known are: {', '.join(apt.RELEASES)}")
-    return Image(release, images_dir() / f"{release}-{recipe.key(release)}")
+    if firmware not in recipe.FIRMWARES:
+        raise HostError(f"no firmware {firmware!r}; known are: {', '.join(recipe.FIRMWARES)}")
+    return Image(
+        release, firmware, images_dir() / f"{_stem(release, firmware)}{recipe.key(release, firmware)}"
+    )
+
+
+def _stem(release: str, firmware: str) -> str:
+    """What the directories of a release and firmware, of whatever recipe, begin with; and no other's."""
+    return f"{release}-" if firmware == "bios" else f"{firmware}-{release}-"
 
 
 def is_built(image: Image) -> bool:
@@ -62,12 +74,15 @@ def _lock(say: Say) -> Iterator[None]:
         yield
 
 
-def build(release: str, say: Say, force: bool = False) -> Image:
+def build(release: str, say: Say, force: bool = False, firmware: str = "bios") -> Image:
     """The image of a release, built when it is not there. A failed or interrupted build leaves nothing."""
-    image = image_of(release)
+    image = image_of(release, firmware)
     if is_built(image) and not force:
         return image
-    qemu.find_tools(qemu.QEMU, "qemu-img", "mmdebstrap", "mke2fs")
+    qemu.find_tools(qemu.QEMU, "qemu-img", "mmdebstrap", "mke2fs", "sfdisk")
+    if firmware == "uefi":
+        qemu.uefi()
+    room.need(cache_dir(), BUILD_MIB, "building an image")
     with _lock(say):
         if is_built(image):
             if not force:
@@ -79,20 +94,21 @@ def build(release: str, say: Say, force: bool = False) -> Image:
         work = Path(tempfile.mkdtemp(prefix=".build-", dir=images_dir()))
         begin = time.monotonic()
         try:
-            recipe.make(release, work, say)
+            recipe.make(release, recipe.FIRMWARES[firmware], work, say)
             work.chmod(0o755)
             facts = {
                 "release": release,
-                "key": recipe.key(release),
+                "firmware": firmware,
+                "key": recipe.key(release, firmware),
                 "seconds": round(time.monotonic() - begin),
             }
             (work / "image.json").write_text(json.dumps(facts) + "\n")
-            _remove_old(release)
+            _remove_old(release, firmware)
             work.rename(image.directory)
         except BaseException:
             _remove_tree(work)
             raise
-    say(f"{release}: built in {time.monotonic() - begin:.0f} s: {image.directory}")
+    say(f"{release} ({firmware}): built in {time.monotonic() - begin:.0f} s: {image.directory}")
     return image
 
 
@@ -115,9 +131,9 @@ def _used_images() -> set[str]:
     return used
 
 
-def _remove_old(release: str) -> None:
-    """Drop earlier images of the release that no host stands on."""
+def _remove_old(release: str, firmware: str) -> None:
+    """Drop earlier images of the release and firmware that no host stands on."""
     used = _used_images()
-    for directory in images_dir().glob(f"{release}-*"):
+    for directory in images_dir().glob(f"{_stem(release, firmware)}*"):
         if str(directory) not in used:
             shutil.rmtree(directory)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import re
 import shutil
 import signal
@@ -12,7 +13,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -20,6 +21,10 @@ from typing import IO
 from .errors import HostError
 
 QEMU = "qemu-system-x86_64"
+# OVMF: the code, and the empty variable store that each machine has a copy of.
+_UEFI = ("/usr/share/OVMF/OVMF_CODE_4M.fd", "/usr/share/OVMF/OVMF_VARS_4M.fd")
+# Beside a disk, the variables that its machine's firmware has kept.
+UEFI_VARIABLES = "uefi-variables.fd"
 
 # ECMA-48 control sequences: CSI, OSC, and two-character ones.
 _CONTROL = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[ -/]*[0-~])")
@@ -34,6 +39,7 @@ _PACKAGES = {
     "qemu-img": "qemu-utils",
     "mmdebstrap": "mmdebstrap",
     "mke2fs": "e2fsprogs",
+    "sfdisk": "fdisk",
     "ssh": "openssh-client",
     "ssh-keygen": "openssh-client",
     "busybox": "busybox-static",
@@ -56,6 +62,20 @@ def find_tools(*names: str) -> dict[str, str]:
     return {name: where for name, where in found.items() if where is not None}
 
 
+def uefi() -> tuple[str, str]:
+    """The paths of the UEFI firmware's code and of its empty variable store."""
+    missing = [path for path in _UEFI if not os.path.exists(path)]
+    if missing:
+        raise HostError(f"missing: {', '.join(missing)}; on Debian or Ubuntu: apt-get install ovmf")
+    return _UEFI
+
+
+def uefi_args(variables: Path) -> list[str]:
+    """The UEFI firmware, with VARIABLES as the machine's own memory of its settings."""
+    code = f"if=pflash,unit=0,format=raw,readonly=on,file={uefi()[0]}"
+    return ["-drive", code, "-drive", f"if=pflash,unit=1,format=raw,file={str(variables).replace(',', ',,')}"]
+
+
 def machine_args(accel: str) -> list[str]:
     """Arguments that every guest shares. TCG gets one thread per vCPU and a translation buffer
     that holds a booted system, which saves retranslation."""
@@ -64,9 +84,10 @@ def machine_args(accel: str) -> list[str]:
 
 
 def disk_args(image: Path, image_format: str) -> list[str]:
-    """One virtio disk. ``cache=unsafe``: the disk need not survive a crash of this machine."""
+    """One virtio disk. ``cache=unsafe``: the disk need not survive a crash of this machine. Where this machine has no
+    room left the guest is told; by default QEMU would stop it without a word."""
     text = f"file={str(image).replace(',', ',,')},format={image_format},if=virtio,cache=unsafe,discard=unmap"
-    return ["-drive", text]
+    return ["-drive", f"{text},werror=report"]
 
 
 def serial_args(log: Path, ident: str = "serial0") -> list[str]:
@@ -148,8 +169,15 @@ def stop(pid: int, started: int | None, marker: str, limit: float = 10.0) -> boo
     raise HostError(f"process {pid} does not end, not even by SIGKILL")
 
 
-def free_port() -> int:
-    """A port on loopback that nobody listens on now."""
+def free_port(taken: Container[int] = ()) -> int:
+    """A port on loopback, none of TAKEN, that nobody listens on now. It is none that the kernel gives to connections:
+    while QEMU is started again after a reset one of those could take it, that of an ssh to this very port too."""
+    first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    for port in random.sample(range(min(10240, first - 1), first), k=min(100, first - 1)):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            if port not in taken:
+                return port
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -17,6 +17,8 @@ VOLATILE = (
 )
 SYSCTLS = ("/proc/sys/vm/*", "/proc/sys/kernel/sched_*", "/proc/sys/kernel/numa_balancing*")
 THP = ("/sys/kernel/mm/transparent_hugepage/*enabled", "/sys/kernel/mm/transparent_hugepage/defrag")
+# systemd-boot makes it anew at every boot.
+RANDOM_SEED = "/boot/efi/loader/random-seed"
 # Counters and one-shot triggers, no settings.
 NOT_SETTINGS = ("/proc/sys/vm/compact_memory", "/proc/sys/vm/drop_caches", "/proc/sys/vm/stat_refresh")
 POOLS = (
@@ -41,6 +43,7 @@ def main() -> None:
     for folder in FOLDERS:
         for top, _folders, names in os.walk(folder):
             files.update({os.path.join(top, name): digest(os.path.join(top, name)) for name in names})
+    files.pop(RANDOM_SEED, None)
     settings = {}
     for pattern in SYSCTLS + POOLS + THP:
         for path in glob.glob(pattern):

@@ -1,6 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: GPL-3.0-or-later
-# Runs inside the new system after its packages are in. $ROOT_UUID is the UUID that its file system will get.
+# Runs inside the new system after its packages are in. $ROOT_UUID is the UUID that its file system will get, $FIRMWARE
+# the folder with what the boot loader needs.
 set -eu
 here=$(dirname "$0")
 
@@ -15,17 +16,9 @@ sed -i 's/^MODULES=.*/MODULES=list/' /etc/initramfs-tools/initramfs.conf
 printf 'virtio_pci\nvirtio_blk\next4\n' >>/etc/initramfs-tools/modules
 update-initramfs -u -k all
 
-# The distribution's own file with edits, so that the host looks like one that people have. panic=10: with
-# several vCPUs TCG can run a stale breakpoint of the kernel's own text patching; the next boot is a good one.
-sed -i -e 's/^GRUB_TIMEOUT=.*/GRUB_TIMEOUT=0/' \
-    -e 's/^GRUB_CMDLINE_LINUX_DEFAULT=.*/GRUB_CMDLINE_LINUX_DEFAULT="quiet"/' \
-    -e 's/^GRUB_CMDLINE_LINUX=.*/GRUB_CMDLINE_LINUX="console=ttyS0,115200 panic=10"/' \
-    -e 's/^#\?GRUB_TERMINAL=.*/GRUB_TERMINAL=serial/' /etc/default/grub
-echo 'GRUB_SERIAL_COMMAND="serial --unit=0 --speed=115200"' >>/etc/default/grub
-for line in GRUB_TERMINAL=serial 'GRUB_CMDLINE_LINUX="console=ttyS0,115200 panic=10"' GRUB_TIMEOUT=0 \
-    'GRUB_CMDLINE_LINUX_DEFAULT="quiet"'; do
-    grep -qxF "$line" /etc/default/grub || { echo "/etc/default/grub lacks $line" >&2; exit 1; }
-done
+# panic=10: with several vCPUs TCG can run a stale breakpoint of the kernel's own text patching; the next boot is a
+# good one.
+GUEST_ARGUMENTS='console=ttyS0,115200 panic=10' sh "$here/$FIRMWARE/customize.sh"
 
 cat >/etc/systemd/network/10-user.network <<'END'
 [Match]
@@ -44,6 +37,7 @@ ln -s /dev/null /etc/systemd/system-generators/systemd-ssh-generator
 # The public key comes over fw_cfg at every boot, so that one image serves hosts with a key each.
 install -m 0755 "$here/authorize" /usr/local/sbin/firsttouch-authorize
 install -m 0755 "$here/finish" /usr/local/sbin/firsttouch-finish
+install -m 0755 "$here/$FIRMWARE/finish" /usr/local/sbin/firsttouch-finish-loader
 cat >/etc/systemd/system/firsttouch-authorize.service <<'END'
 [Unit]
 Description=Accept the SSH key of this test host

@@ -45,7 +45,7 @@ def test_status_and_logs(own_cache: Path, capsysbinary: pytest.CaptureFixture[by
     assert cli.main(["status"]) == 0
     lines = capsysbinary.readouterr().out.decode().splitlines()
     assert lines[0].split()[:2] == ["name", "state"]
-    assert lines[1].split()[:4] == ["h", "dead", "trixie", "two_node"]
+    assert lines[1].split()[:5] == ["h", "dead", "trixie", "bios", "two_node"]
 
 
 def test_the_serial_console_survives_the_host(own_cache: Path, tmp_path: Path) -> None:
@@ -155,3 +155,15 @@ def test_the_environment_decides_over_the_probe(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("FIRSTTOUCH_TESTHOST_ACCEL", "hax")
     with pytest.raises(HostError, match="must be kvm or tcg"):
         probe.accelerator(Path("k"), pytest.fail)
+
+
+def test_an_error_of_the_system_is_one_line(
+    own_cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_args: object) -> None:
+        raise OSError(28, "No space left on device", "/cache/hosts/h/state.json.new")
+
+    monkeypatch.setattr(hosts, "up", full)
+    assert cli.main(["up"]) == 1
+    want = "testhost: [Errno 28] No space left on device: '/cache/hosts/h/state.json.new'\n"
+    assert capsys.readouterr().err == want

@@ -3,12 +3,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import random
 import shutil
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +48,14 @@ def test_state_comes_back_as_it_was() -> None:
     assert hosts.all_hosts() == [host]
     assert hosts.get("h") == host
     assert hosts.get(None) == host
+
+
+def test_the_state_of_an_older_testhost_is_a_bios_host() -> None:
+    path = make().directory / "state.json"
+    fields = json.loads(path.read_text())
+    assert fields.pop("firmware") == "bios"
+    path.write_text(json.dumps(fields))
+    assert hosts.get("h").firmware == "bios"
 
 
 def test_names_that_do_not_decide_are_errors() -> None:
@@ -132,6 +142,13 @@ def test_waiting_ends_when_qemu_ends() -> None:
         hosts.wait_for_ssh(host, 60, pytest.fail)
 
 
+def test_what_qemu_said_at_its_end_is_in_the_error() -> None:
+    host = make(pid=2**22 + 1, started=1)
+    host.error_log.write_text("qemu: Could not set up host forwarding rule\n")
+    with pytest.raises(HostError, match=r"QEMU ended \(qemu: Could not set up host forwarding rule\);"):
+        hosts.wait_for_ssh(host, 60, pytest.fail)
+
+
 def test_waiting_ends_at_the_limit_and_at_a_panic() -> None:
     with sleeper() as process:
         host = make(pid=process.pid, started=qemu.start_time(process.pid))
@@ -146,7 +163,7 @@ def test_a_booted_guest_without_network_is_started_once_more(monkeypatch: pytest
     host = make()
     launches: list[int] = []
     monkeypatch.setattr(hosts, "_LOGIN_GRACE", 0.1)
-    monkeypatch.setattr(hosts, "_new_overlay", lambda _: None)
+    monkeypatch.setattr(hosts, "_new_disk", lambda _: None)
     monkeypatch.setattr(hosts, "is_running", lambda _: True)
     monkeypatch.setattr(hosts, "_ssh_answers", lambda *_: len(launches) == 3)
 
@@ -251,6 +268,73 @@ def test_a_taken_port_is_replaced(stand_in: Path, monkeypatch: pytest.MonkeyPatc
     assert started.port == ports[-1]
     assert hosts.get("h") == started
     assert hosts.down("h")
+
+
+@pytest.fixture
+def uefi_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> hosts.Host:
+    """A UEFI host whose image was made, with everything that runs replaced by true(1)."""
+    (tmp_path / "image").mkdir()
+    (tmp_path / "image" / qemu.UEFI_VARIABLES).write_text("as the image left them")
+    code, variables = tmp_path / "code.fd", tmp_path / "empty.fd"
+    code.touch()
+    variables.touch()
+    monkeypatch.setattr(qemu, "_UEFI", (str(code), str(variables)))
+    monkeypatch.setattr(qemu, "find_tools", lambda *names: dict.fromkeys(names, "/bin/true"))
+    host = replace(make(), image=str(tmp_path / "image"), firmware="uefi")
+    hosts.save(host)
+    return host
+
+
+def test_a_uefi_host_has_variables_of_its_own(uefi_host: hosts.Host) -> None:
+    argv = " ".join(hosts.qemu_argv(uefi_host, topology.get("two_node")))
+    assert f"unit=1,format=raw,file={uefi_host.uefi_variables}" in argv
+    assert "readonly=on" in argv.partition("unit=0")[2].partition("unit=1")[0]
+    assert "pflash" not in " ".join(hosts.qemu_argv(make("b"), topology.get("two_node")))
+    for _ in ("up", "reset"):
+        hosts._new_disk(uefi_host)
+        assert uefi_host.uefi_variables.read_text() == "as the image left them"
+        uefi_host.uefi_variables.write_text("changed by a boot")
+
+
+def test_a_firmware_that_is_not_installed_comes_with_its_package(
+    uefi_host: hosts.Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(qemu, "_UEFI", ("/no/OVMF_CODE.fd", qemu.uefi()[1]))
+    with pytest.raises(HostError, match=r"missing: /no/OVMF_CODE\.fd; .* ovmf$"):
+        hosts.up("new", "two_node", "trixie", pytest.fail, firmware="uefi")
+
+
+@pytest.mark.parametrize("text", ["grub rescue> ", "BdsDxe: No bootable option or device was found."])
+def test_waiting_ends_when_there_is_nothing_to_boot(text: str) -> None:
+    with sleeper() as process:
+        host = make(pid=process.pid, started=qemu.start_time(process.pid))
+        host.serial_log.write_text(text)
+        with pytest.raises(HostError, match=r"(?s)no system to boot was found.*serial log"):
+            hosts.wait_for_ssh(host, 60, pytest.fail)
+
+
+def test_a_port_is_none_that_the_kernel_gives_to_connections() -> None:
+    first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    assert all(1024 <= qemu.free_port() < first for _ in range(20))
+
+
+def test_a_port_of_another_host_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as busy:
+        free = [qemu.free_port() for _ in range(2)]
+        order = [busy.getsockname()[1], free[0], free[1]]
+        monkeypatch.setattr(random, "sample", lambda *_args, **_kwargs: order)
+        hosts.save(replace(make(), port=free[0]))
+        assert hosts._free_port() == free[1]
+
+
+def test_a_host_needs_room_and_says_how_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    image.image_of("trixie").directory.mkdir(parents=True)
+    monkeypatch.setenv("FIRSTTOUCH_TESTHOST_ACCEL", "tcg")
+    monkeypatch.setattr(qemu, "find_tools", lambda *names: dict.fromkeys(names, "/bin/true"))
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: type("usage", (), {"free": (512 << 20) - 1}))
+    with pytest.raises(HostError, match=r"a host takes up to 512 MiB, and .*cache has 511 MiB left; .*FIRSTTOUCH"):
+        hosts.up("h", "two_node", "trixie", lambda _: None)
+    assert not host_dir("h").exists()
 
 
 @pytest.mark.parametrize("name", ["", "-x", "a b", "A", "../x", "x/y", ".lock"])
