@@ -24,7 +24,7 @@ from .errors import HostError
 from .paths import cache_dir, host_dir, hosts_dir
 
 BOOT_LIMIT = 300.0
-# What a host that is provisioned, rebooted and reverted writes to its disk, and as much again.
+# A host that has only booted has written 5 MiB; the rest is for what is installed there.
 HOST_MIB = 512
 _PORT_TRIES = 5
 _NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,40}")
