@@ -86,6 +86,7 @@ def test_each_fault_is_named_with_its_file(
     found = rows(root, made)
     assert {name: row.status for name, row in found.items()} == {**PASSES, check: "fail"}
     assert (found[check].reason, found[check].source) == (reason, source)
+    assert "firsttouch_kubelet" in found[check].remedy
 
 
 def test_what_cannot_be_told_is_not_evaluated(host: tuple[Path, dict[str, Any]]) -> None:

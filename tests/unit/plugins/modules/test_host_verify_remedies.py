@@ -31,7 +31,11 @@ ROLES = ROOT / "roles" / "_plan"
 THP = "/sys/kernel/mm/transparent_hugepage"
 # Modules that make a failure without judge(), and those of which an own test provokes all of them.
 DIRECT = ("_checks_services",)
-ELSEWHERE = {"_placement_report": "test__placement_report.py", "_checks_runtime": "test__checks_runtime.py"}
+ELSEWHERE = {
+    "_placement_report": "test__placement_report.py",
+    "_checks_kubelet": "test__checks_kubelet.py",
+    "_checks_runtime": "test__checks_runtime.py",
+}
 Site = tuple[str, int]
 
 
