@@ -60,8 +60,8 @@ class Scrubber:
         """DATA as recorded for PATH."""
         if path.startswith("/sys/firmware/efi/efivars/"):
             # Four bytes of attributes, then UTF-16; names of boot entries have the machine's id in them.
-            text = self._ids(data[4:].decode("utf-16-le", "surrogatepass"))
-            return data[:4] + text.encode("utf-16-le", "surrogatepass")
+            text = self._ids(data[4:].decode("utf-16-le", "replace"))
+            return data[:4] + text.encode("utf-16-le")
         text = self.text(path, data.decode("utf-8", "surrogateescape"))
         return text.encode("utf-8", "surrogateescape")
 

@@ -96,6 +96,7 @@ def test_a_recording_of_systemd_boot_knows_what_boots_and_not_whose_it_is(tmp_pa
         file = put(root, f"{efivars}/LoaderEntry{name}-{guid}", "")
         file.write_bytes(b"\x07\0\0\0" + f"{value}\0".encode("utf-16-le"))
     put(root, f"{efivars}/LoaderSystemToken-{guid}", "secret")
+    put(root, f"{efivars}/LoaderInfo-{guid}", "cut off, and no UTF-16\n")
     recording = collect(str(root))
     copy = unpack(recording, tmp_path / "copy")
     machine = (copy / "etc/machine-id").read_text().strip()
