@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 from typing import Any
 
 import pytest
@@ -63,7 +63,7 @@ def same(found: Any, wanted: Any) -> bool:
         return found is wanted
     if isinstance(wanted, (int, float)):
         return isinstance(found, str) and float(found) == wanted
-    if isinstance(wanted, datetime.date):
+    if isinstance(wanted, dt.date):
         return bool(found == wanted.isoformat())
     return bool(found == wanted)
 
