@@ -18,7 +18,7 @@ COLLECTION = INSTALLED / "ansible_collections" / "firsttouch" / "host"
 # A collection of the same name in the user's own ANSIBLE_HOME must not be taken for this one.
 ANSIBLE_HOME = BUILD / "ansible"
 # Nothing of this is for hosts or for users of the tarball.
-NOT_FOR_USERS = re.compile(r"(tests|molecule|runtime/tests|build|bench|tools|Makefile|pyproject\.toml|\.[^/])")
+NOT_FOR_USERS = re.compile(r"(tests|molecule|runtime/tests|build|bench|tools|Makefile|pyproject\.toml|\.[^/]|.*/\.)")
 
 
 def ansible_env(collections: Path) -> dict[str, str]:
