@@ -99,6 +99,8 @@ def test_a_cpu_that_is_not_there_is_told_to_who_asks(two_nodes: None) -> None:
     actor = placed.infer(placed.Seat(host, 0, 4096), placed.balance, placed.SCHEMA)
     with pytest.raises(AffinityError):
         ray.get(actor.endpoint.remote())
+    folder = ray.get(actor.__ray_call__.remote(lambda body: body._folder))
+    assert not Path(folder).exists()
     ray.kill(actor)
 
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import json
 import os
 import shutil
@@ -186,7 +187,6 @@ class Infer:
         if self._server is not None:
             self._server.stop()
         self._thread.join(_START_SECONDS)
-        shutil.rmtree(self._folder, ignore_errors=True)
 
     def _serve(self) -> None:
         try:
@@ -200,6 +200,7 @@ class Infer:
         except BaseException as error:  # noqa: BLE001  told to whoever asks for the endpoint
             self._error = error
         finally:
+            shutil.rmtree(self._folder, ignore_errors=True)
             self._ready.set()
 
     def _options(self) -> Options:
@@ -385,6 +386,4 @@ def main(argv: Sequence[str] | None = None, show: Callable[[str], object] = prin
 
 if __name__ == "__main__":
     # Through the import: what is of __main__ is of another class in each of Ray's processes.
-    from firsttouch import ray as _module
-
-    sys.exit(_module.main())
+    sys.exit(importlib.import_module("firsttouch.ray").main())
