@@ -112,6 +112,7 @@ from collections.abc import Sequence
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.firsttouch.host.plugins.module_utils import _kubelet_apply
+from ansible_collections.firsttouch.host.plugins.module_utils._files import refusal
 from ansible_collections.firsttouch.host.plugins.module_utils._systemd_units import Run, UnitError
 from ansible_collections.firsttouch.host.plugins.module_utils._topology import read_topology
 
@@ -174,7 +175,7 @@ def main() -> None:
     except UnitError as exc:
         module.fail_json(msg=str(exc), reason=exc.reason)
     except OSError as exc:
-        module.fail_json(msg=f"{exc.filename}: {exc.strerror}", reason="write_error", file=exc.filename)
+        module.fail_json(**refusal(exc, "write_error"))
 
 
 if __name__ == "__main__":

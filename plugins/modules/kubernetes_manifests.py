@@ -109,7 +109,7 @@ def main() -> None:
         for path, _before, text in changed if not module.check_mode else ():
             _files.atomic_write(_files.resolve("/", path), text, 0o644)
     except OSError as exc:
-        module.fail_json(msg=f"{exc.filename}: {exc.strerror}", reason="write_error")
+        module.fail_json(**_files.refusal(exc, "write_error"))
     module.exit_json(
         changed=bool(changed),
         label=label,

@@ -140,6 +140,7 @@ from collections.abc import Sequence
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.firsttouch.host.plugins.module_utils import _runtime_install
+from ansible_collections.firsttouch.host.plugins.module_utils._files import refusal
 
 
 def _wanted(given: dict[str, object]) -> _runtime_install.Wanted:
@@ -204,7 +205,7 @@ def main() -> None:
     except _runtime_install.InstallError as exc:
         module.fail_json(msg=str(exc), reason=exc.reason)
     except OSError as exc:
-        module.fail_json(msg=f"{exc.filename}: {exc.strerror}", reason="write_error")
+        module.fail_json(**refusal(exc, "write_error"))
 
 
 if __name__ == "__main__":
