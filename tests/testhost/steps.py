@@ -9,6 +9,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import IO
 
 from . import qemu
 from .errors import HostError
@@ -25,14 +26,7 @@ def run(
     begin = time.monotonic()
     reported = begin
     with log.open("ab") as stream:
-        process = subprocess.Popen(
-            argv,
-            stdin=subprocess.DEVNULL,
-            stdout=stream,
-            stderr=stream,
-            env=environment,
-            start_new_session=True,
-        )
+        process = _started(argv, stream, environment)
         try:
             while process.poll() is None:
                 time.sleep(0.2)
@@ -47,6 +41,28 @@ def run(
                 _interrupt(process)
     if process.returncode != 0:
         raise HostError(f"{what} failed with status {process.returncode}:\n{qemu.tail(log)}")
+
+
+def _started(argv: list[str], stream: IO[bytes], environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    """Start ARGV in a session of its own, open to an interrupt.
+
+    In the background of a script SIGINT is ignored, and a program started from there could never be asked to clean up.
+    """
+    ignored = signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    if ignored:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        return subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=stream,
+            env=environment,
+            start_new_session=True,
+        )
+    finally:
+        if ignored:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _interrupt(process: subprocess.Popen[bytes]) -> None:

@@ -88,7 +88,9 @@ def test_a_failed_build_leaves_nothing(monkeypatch: pytest.MonkeyPatch, own_cach
     assert [path.name for path in (own_cache / "images").iterdir()] == [".lock"]
 
 
-def test_a_build_needs_room_and_leaves_nothing_without(monkeypatch: pytest.MonkeyPatch, own_cache: Path) -> None:
+def test_a_build_needs_room_and_leaves_nothing_without(
+    monkeypatch: pytest.MonkeyPatch, own_cache: Path
+) -> None:
     monkeypatch.setattr(qemu, "find_tools", lambda *names: dict.fromkeys(names, "/bin/true"))
     monkeypatch.setattr(shutil, "disk_usage", lambda _: type("usage", (), {"free": 1 << 30}))
     with pytest.raises(HostError, match=r"building an image takes up to 3072 MiB, and .* has 1024 MiB left"):
@@ -103,8 +105,14 @@ def test_the_end_of_the_log_is_in_the_error(tmp_path: Path) -> None:
         )
 
 
-def test_an_interrupted_step_may_clean_up_and_ends(tmp_path: Path, eventually: Eventually) -> None:
-    """The child has a session of its own; SIGTERM to the builder reaches it as an interrupt."""
+@pytest.mark.parametrize("interrupt", ["default_int_handler", "SIG_IGN"])
+def test_an_interrupted_step_may_clean_up_and_ends(
+    tmp_path: Path, eventually: Eventually, interrupt: str
+) -> None:
+    """The child has a session of its own; SIGTERM to the builder reaches it as an interrupt.
+
+    Also where the builder itself ignores interrupts, as in the background of a script.
+    """
     marker = tmp_path / "cleaned"
     ready, waits = tmp_path / "ready", tmp_path / "waits"
     script = f"trap 'echo yes >{marker}; exit 1' INT; : >{ready}; while :; do sleep 0.1; done"
@@ -113,6 +121,7 @@ def test_an_interrupted_step_may_clean_up_and_ends(tmp_path: Path, eventually: E
         "nap = time.sleep\n"
         f"time.sleep = lambda seconds: (Path({str(waits)!r}).touch(), nap(seconds))\n"
         "signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))\n"
+        f"signal.signal(signal.SIGINT, signal.{interrupt})\n"
         f"log = Path({str(tmp_path / 'log')!r})\n"
         f"steps.run(['sh', '-c', {script!r}], log, 'x', print, {{'PATH': '/bin:/usr/bin'}})\n"
     )
