@@ -13,17 +13,17 @@ demo: ## boot a bare two-node host under QEMU, provision it with one reboot, sho
 	@$(PYTHON) tools/bootstrap.py --testhost
 	@$(VENV) tools/demo.py $(ARGS)
 
-test: ## lint, unit tests, browser, tarball, sanity, kernel sample, molecule (STAGES="lint unit" for some of them)
-	@$(PYTHON) tools/bootstrap.py --testhost --browser
+test: ## lint, unit tests, browser, runtime, tarball, playbooks, sanity, kernel sample, molecule (STAGES="lint unit" for some)
+	@$(PYTHON) tools/bootstrap.py --testhost --browser --tests
 	@$(VENV) tools/run_tests.py $(STAGES)
 
 test-matrix: ## unit tests on Python 3.9 to 3.13 and ansible-core 2.19 to 2.21, as far as interpreters are found
 	@$(PYTHON) tools/bootstrap.py
 	@$(VENV) tools/run_matrix.py
 
-test-kernel: ## all command lines against the real kernel, five boots with a 1 GiB page, UEFI hosts, the runtime on guests
+test-kernel: ## all command lines against the real kernel, five boots, UEFI, the runtime on guests and its long tests
 	@$(PYTHON) tools/bootstrap.py --testhost
-	@$(VENV) tools/run_tests.py kernel-all boots uefi guests
+	@$(VENV) tools/run_tests.py kernel-all boots uefi guests runtime-all
 
 lint: ## ansible-lint, yamllint, ruff, mypy, changelog fragments
 	@$(PYTHON) tools/bootstrap.py

@@ -52,6 +52,21 @@ TESTHOST = (
 )
 # The browser that opens the HTML report.
 BROWSER = (Need("chromium", "chromium"), Need("chromedriver", "chromium-driver"))
+# What single tests ask for the truth, and are left out without.
+TESTS = (
+    Need("cpio", "cpio"),
+    Need("grub-editenv", "grub-common"),
+    Need("objdump", "binutils"),
+    Need("openssl", "openssl"),
+    Need("systemd-analyze", "systemd"),
+    Need("/usr/include/linux/mempolicy.h", "linux-libc-dev"),
+)
+# What the benchmarks compare with, beside the packages of peers.
+BENCH = (
+    Need("fio", "fio"),
+    Need("gcc", "gcc"),
+    Need("/usr/include/stdio.h", "libc6-dev"),
+)
 # mmdebstrap and the unpacking of an image work in a user namespace where they are not run as root.
 TESTHOST_USER = (Need("newuidmap", "uidmap"),)
 
@@ -179,6 +194,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--testhost", action="store_true", help="what boots test hosts is needed too")
     parser.add_argument("--browser", action="store_true", help="a browser is needed too")
+    parser.add_argument("--tests", action="store_true", help="what single tests use is needed too")
     parser.add_argument("--bench", action="store_true", help="what the benchmarks compare with, as far as it installs")
     options = parser.parse_args()
     if sys.version_info < OLDEST_PYTHON:
@@ -191,6 +207,10 @@ def main() -> int:
         needs += [*TESTHOST, *(TESTHOST_USER if os.geteuid() else ())]
     if options.browser:
         needs += browser_needs()
+    if options.tests:
+        needs += TESTS
+    if options.bench:
+        needs += BENCH
     system_packages(needs)
     virtual_environment()
     if options.bench:
