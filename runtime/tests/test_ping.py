@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,12 +27,17 @@ CPU = max(os.sched_getaffinity(0))
 
 
 @pytest.fixture
-def etc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder like /etc/firsttouch; servers with a name listen below the same one."""
-    monkeypatch.setattr(plan, "run_folders", lambda: [tmp_path / "firsttouch"])
-    monkeypatch.setattr(plan, "RUN_FOLDER", tmp_path / "firsttouch")
-    (tmp_path / "firsttouch").mkdir()
-    return tmp_path
+def etc(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder like /etc/firsttouch; servers with a name listen below the same one.
+
+    Its path is short: the name of a socket has few bytes, and a folder of pytest's own takes most of them.
+    """
+    with tempfile.TemporaryDirectory(prefix="ft-") as name:
+        folder = Path(name)
+        monkeypatch.setattr(plan, "run_folders", lambda: [folder / "firsttouch"])
+        monkeypatch.setattr(plan, "RUN_FOLDER", folder / "firsttouch")
+        (folder / "firsttouch").mkdir()
+        yield folder
 
 
 @contextlib.contextmanager
