@@ -387,4 +387,3 @@ def _give_away(job: Job, fd: int) -> None:
         os.fchmod(fd, job.mode)
     except OSError as error:
         raise WeightsError(f"the mode of the image cannot be set: {error.strerror}") from error
-

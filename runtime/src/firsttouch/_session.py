@@ -168,5 +168,3 @@ def check_outcome(lane: Lane) -> dict[str, object] | None:
 def expired(link: Link) -> ExpiredError:
     """The error of a deadline that passed."""
     return ExpiredError(f"no answer from {link.peer} before the deadline")
-
-

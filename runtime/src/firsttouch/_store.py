@@ -302,4 +302,3 @@ def mappers(rows: Iterable[Entry], proc: str = "/proc") -> tuple[dict[str, list[
 
 def _printable(name: str) -> str:
     return ascii(name[:100])
-
