@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from . import _files
+from ._intent import Refusal
 from ._kernel_facts import KernelFacts
 from ._verdict import Result, skipped
 
@@ -44,7 +45,8 @@ class Unreadable(Exception):
 class Check:
     """One question. `ask` yields Results; it is only called when one of `layers` is wanted.
 
-    `intended` says whether the plan asks for what it checks, for when it could not be answered at all.
+    `intended` says whether the plan asks for what it checks, for when it could not be answered at all. What is told
+    `always` is told whatever layers and concerns are wanted, and as it is: no other answer counts without it.
     """
 
     id: str
@@ -53,6 +55,7 @@ class Check:
     intended: Callable[[Context], bool] = lambda ctx: True
 
     also: tuple[str, ...] = ()
+    always: bool = False
 
     @property
     def concerns(self) -> tuple[str, ...]:
@@ -71,14 +74,17 @@ class Context:
         recorded: Mapping[str, Any] | None = None,
         intent: Mapping[str, Any] | None = None,
         unusable: tuple[str, str] | None = None,
+        refusals: Sequence[Refusal] = (),
     ) -> None:
         """RECORDED is the host's own plan.json when PLAN comes from elsewhere, UNUSABLE (reason, text) why it cannot be
-        used although it is there."""
+        used although it is there. With REFUSALS the intent does not fit the host, and PLAN is what is held against it
+        instead."""
         self.plan = plan
         self.root = root
         self.live = os.path.realpath(root) == "/"
         self.recorded = recorded
         self.unusable = unusable
+        self.refusals = refusals
         self.intent: Mapping[str, Any] = intent if intent is not None else plan.get("intent") or {}
         self._kept: dict[str, Any] = {}
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -28,14 +29,30 @@ def check_plan(ctx: Context) -> Iterator[Result]:
     """A plan that asks for something; without one nothing can be confirmed."""
     managed = sorted(name for name in _sections(ctx.plan) if ctx.section(name))
     if managed:
-        yield Result("plan.sections", "pass", "configured", None, managed, "", "", "", False)
+        # Which one it is, where it is not that of the variables.
+        source = PLAN if ctx.refusals else ""
+        yield Result("plan.sections", "pass", "configured", None, managed, "", source, "", False)
     else:
-        yield skipped(
-            "plan.sections",
+        first = "Mend what plan.refused says" if ctx.refusals else f"Set variables like {PREFIX}hugepages for this host"
+        remedy = f"{first}, or provision it first."
+        yield skipped("plan.sections", "configured", "no_plan", source=PLAN, remedy=remedy)
+
+
+def check_refused(ctx: Context) -> Iterator[Result]:
+    """What the variables ask for does not fit this host, as after a CPU or a DIMM was lost: no plan comes of them."""
+    seen: Counter[str] = Counter()
+    for refusal in ctx.refusals:
+        name = f"plan.refused.{refusal.variable.removeprefix(PREFIX)}"
+        seen[name] += 1
+        yield Result(
+            name if seen[name] == 1 else f"{name}.{seen[name]}",
+            "fail",
             "configured",
-            "no_plan",
-            source=PLAN,
-            remedy=f"Set variables like {PREFIX}hugepages for this host, or provision it first.",
+            None,
+            dict(refusal.details) or None,
+            refusal.reason,
+            "the inventory",
+            refusal.text,
         )
 
 
@@ -46,7 +63,7 @@ def check_drift(ctx: Context) -> Iterator[Result]:
         remedy = "The runtime reads that file too: mend it as said, then run provision."
         yield skipped("plan.drift", "configured", reason, observed=text, source=PLAN, remedy=remedy)
         return
-    if ctx.recorded is None:
+    if ctx.recorded is None or ctx.refusals:
         return
     wanted, recorded = _parts(ctx.plan), _parts(ctx.recorded)
     changed = sorted(name for name in wanted if wanted[name] != recorded.get(name))
@@ -80,6 +97,7 @@ def check_orphans(ctx: Context) -> Iterator[Result]:
 
 
 CHECKS = (
+    Check("plan.refused", ("configured",), check_refused, always=True),
     Check("plan.sections", ("configured",), check_plan),
     Check("plan.drift", ("configured",), check_drift, lambda ctx: False),
     Check("plan.orphaned", ("configured",), check_orphans, lambda ctx: False),

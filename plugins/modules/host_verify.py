@@ -36,6 +36,8 @@ options:
     description:
       - The C(firsttouch_*) values without their prefix; the plan is computed from them and the host.
       - Where the host was provisioned with another plan, the result has a warning V(plan_drift).
+      - Where it does not fit the host, as after a CPU or memory was lost, each refusal is a result C(plan.refused) with
+        V(fail), and the host is verified against C(/etc/firsttouch/plan.json), where there is one.
       - With nothing but C(numa), C(transport_policy) and C(latency_target_us) in it, which manage nothing, the rest of
         the intent is that of C(/etc/firsttouch/plan.json), where there is one.
       - Mutually exclusive with O(plan).
@@ -251,8 +253,8 @@ def context_of(module):
         intent = {**recorded["intent"], **intent}
     planned = make_plan(intent, facts_for(intent, root), recorded)
     if planned.refusals:
-        rows = [refusal.as_dict() for refusal in planned.refusals]
-        module.fail_json(msg="; ".join(row["text"] for row in rows), reason=rows[0]["reason"], refusals=rows)
+        # A CPU or a DIMM that was lost must not end the look at everything else.
+        return Context(recorded or {}, root, recorded=recorded, unusable=unusable, refusals=planned.refusals)
     # Through JSON, as the record went: its keys are text.
     return Context(json.loads(json.dumps(planned.plan)), root, recorded=recorded, unusable=unusable)
 

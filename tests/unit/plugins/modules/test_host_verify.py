@@ -91,6 +91,41 @@ def test_a_record_that_cannot_be_used_is_told_beside_an_intent(host: Path, text:
     assert result["verdict"] == "incomplete"
 
 
+@pytest.mark.parametrize("chosen", [{}, {"layers": ["running"], "concerns": ["vm_sysctls"]}])
+def test_a_lost_cpu_is_told_and_ends_nothing(host: Path, chosen: dict[str, Any]) -> None:
+    put(host, f"{vh.CPU}/online", "0-2\n")
+    put(host, f"{vh.CPU}/offline", "3\n")
+    put(host, "/proc/sys/vm/swappiness", "60\n")
+    result = verify(host, intent=vh.INTENT, **chosen)
+    rows = by_id(result)
+    refused = rows["plan.refused.isolated_cpus"]
+    assert (refused["status"], refused["reason"], refused["source"]) == ("fail", "cpu_offline", "the inventory")
+    assert "3" in refused["remedy"] and "firsttouch_isolated_cpus" in refused["remedy"]
+    assert rows["vm_sysctls.sysctl.vm.swappiness"]["status"] == "fail", "against the plan that is recorded"
+    assert "plan.drift" not in rows
+    assert ("hugepages.pool.2M.node0" in rows) is (not chosen)
+    assert result["verdict"] == "fail"
+
+
+def test_two_refusals_on_a_host_without_a_record_are_two_answers(host: Path) -> None:
+    (host / "etc/firsttouch/plan.json").unlink()
+    wrong = {"vm_sysctls": {"vm.swappiness": "much", "vm.dirty_ratio": "more"}, "isolated_cpus": "7"}
+    rows = by_id(verify(host, intent={**vh.INTENT, **wrong}))
+    refused = [name for name in rows if name.startswith("plan.refused.")]
+    assert {"plan.refused.isolated_cpus", "plan.refused.vm_sysctls", "plan.refused.vm_sysctls.2"} <= set(refused)
+    assert {rows[name]["status"] for name in refused} == {"fail"}
+    assert rows["plan.sections"]["status"] == "not_evaluated"
+    assert "plan.refused" in rows["plan.sections"]["remedy"]
+
+
+def test_a_refused_variable_counts_although_the_record_calls_it_orphaned(host: Path) -> None:
+    plan = json.loads((host / "etc/firsttouch/plan.json").read_text())
+    plan["sections"]["cpu_isolation"]["orphaned"] = ["isolated_cpus"]
+    put(host, "/etc/firsttouch/plan.json", json.dumps(plan))
+    rows = by_id(verify(host, intent={**vh.INTENT, "isolated_cpus": "7"}))
+    assert rows["plan.refused.isolated_cpus"]["status"] == "fail"
+
+
 def test_looking_at_no_layer_is_refused(host: Path) -> None:
     assert (verify(host, layers=[])["failed"], verify(host, layers=[])["reason"]) == (True, "no_layers")
 
