@@ -90,12 +90,12 @@ def _run(ctx: Context, layers: Collection[str], concerns: Collection[str]) -> It
         if check.always:
             yield from answered(check, ctx)
             continue
-        if not set(check.layers) & set(layers):
+        wanted = [layer for layer in check.layers if layer in layers]
+        if not wanted or (concerns and not set(check.concerns) & set(concerns)):
             continue
-        if concerns and not set(check.concerns) & set(concerns):
-            continue
-        for result in answered(check, ctx):
-            if result.layer in layers and (not concerns or result.concern in concerns):
+        for result in answered(check, ctx, wanted[0]):
+            ended = result.id == check.unanswered
+            if ended or (result.layer in layers and (not concerns or result.concern in concerns)):
                 yield _unasked(result, orphaned)
 
 

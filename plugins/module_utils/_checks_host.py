@@ -62,6 +62,11 @@ class Check:
         """The concerns that its results may belong to: that of the id, and those in `also`."""
         return (self.id.split(".", 1)[0], *self.also)
 
+    @property
+    def unanswered(self) -> str:
+        """The id of the one result that says that it ended early."""
+        return f"{self.id}.read"
+
 
 class Context:
     """A plan, and the host under ROOT that should be like it. Reads only, and each thing once."""
@@ -159,15 +164,18 @@ class Context:
         return found
 
 
-def answered(check: Check, ctx: Context) -> Iterator[Result]:
-    """The results of CHECK; a read that fails ends it with not_evaluated, a defect with error."""
-    layer = check.layers[0]
+def answered(check: Check, ctx: Context, layer: str | None = None) -> Iterator[Result]:
+    """The results of CHECK; a read that fails ends it with not_evaluated, a defect with error.
+
+    That is an answer about LAYER, which must be a wanted one: what broke may not vanish for who looks at others.
+    """
+    layer = layer or check.layers[0]
     try:
         yield from check.ask(ctx)
     except (Unreadable, OSError) as refused:
         exc = refused if isinstance(refused, Unreadable) else Unreadable(str(refused.filename or ""), refused)
         yield skipped(
-            f"{check.id}.read",
+            check.unanswered,
             layer,
             exc.reason,
             observed=str(exc),
@@ -178,4 +186,4 @@ def answered(check: Check, ctx: Context) -> Iterator[Result]:
             else "Look at that file: it is not what the kernel or a package puts there.",
         )
     except Exception as exc:  # noqa: BLE001  a defect in one check must not hide what the others found
-        yield Result(f"{check.id}.read", "error", layer, None, f"{type(exc).__name__}: {exc}", "check_broke")
+        yield Result(check.unanswered, "error", layer, None, f"{type(exc).__name__}: {exc}", "check_broke")

@@ -5,8 +5,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from dataclasses import replace
+from typing import NoReturn
 
-from ansible_collections.firsttouch.host.plugins.module_utils._checks import CHECKS, CONCERNS
+import pytest
+from ansible_collections.firsttouch.host.plugins.module_utils import _checks
+from ansible_collections.firsttouch.host.plugins.module_utils._checks import CHECKS, CONCERNS, run
+from ansible_collections.firsttouch.host.plugins.module_utils._checks_host import Context
 from ansible_collections.firsttouch.host.plugins.module_utils._verdict import LAYERS, STATUSES
 from support import ROOT
 
@@ -32,3 +37,20 @@ def test_every_check_has_one_id_and_known_layers() -> None:
 
 def test_every_concern_has_checks() -> None:
     assert {concern for check in CHECKS for concern in check.concerns} == set(CONCERNS)
+
+
+@pytest.mark.parametrize(
+    ("fault", "status"), [(ValueError("broke"), "error"), (PermissionError(13, "closed", "/x"), "not_evaluated")]
+)
+def test_a_check_that_broke_is_told_whatever_layer_or_concern_is_looked_at(
+    monkeypatch: pytest.MonkeyPatch, fault: Exception, status: str
+) -> None:
+    def ask(_ctx: Context) -> NoReturn:
+        raise fault
+
+    for check in CHECKS:
+        monkeypatch.setattr(_checks, "CHECKS", (replace(check, ask=ask),))
+        for layer in check.layers:
+            for concern in check.concerns:
+                rows = run(Context({}), [layer], [concern])
+                assert [(row.id, row.layer, row.status) for row in rows] == [(check.unanswered, layer, status)]
