@@ -522,10 +522,10 @@ def test_another_intent_than_the_record_is_drift(host: Path) -> None:
     assert by_id(result)["vm_sysctls.sysctl.vm.swappiness"]["status"] == "fail"
 
 
-def test_an_intent_that_does_not_fit_is_an_error(host: Path) -> None:
-    result = verify(host, intent={"isolated_cpus": "0-99"})
-    assert result["failed"]
-    assert "firsttouch_isolated_cpus" in result["msg"]
+def test_an_intent_that_does_not_fit_fails_where_that_is_asked_for(host: Path) -> None:
+    result = verify(host, intent={"isolated_cpus": "0-99"}, fail=True)
+    assert (result["failed"], result["reason"]) == (True, "verification_failed")
+    assert "fail plan.refused.isolated_cpus" in result["msg"] and "firsttouch_isolated_cpus" in result["msg"]
 
 
 def test_a_record_that_is_no_json_is_an_error(host: Path) -> None:
