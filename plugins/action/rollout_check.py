@@ -14,6 +14,8 @@ from ansible.utils.vars import load_extra_vars
 from ansible_collections.firsttouch.host.plugins.plugin_utils._variables import sentence, unknown
 
 MOMENTS = ("before", "after", "failed")
+# What a play has and no task.
+_PLAYS = {"hosts", "import_playbook", "ansible.builtin.import_playbook"}
 
 
 def resolve_hook(moment: str, path: str, inventory_dirs: list[str], loader: DataLoader) -> str:
@@ -35,6 +37,8 @@ def resolve_hook(moment: str, path: str, inventory_dirs: list[str], loader: Data
         raise AnsibleActionFail(f"{variable}: {found} cannot be read as YAML: {exc}") from exc
     if not isinstance(tasks, list) or not all(isinstance(task, dict) for task in tasks):
         raise AnsibleActionFail(f"{variable}: {found} is not a list of tasks")
+    if any(_PLAYS & set(task) for task in tasks):
+        raise AnsibleActionFail(f"{variable}: {found} is a playbook; give a file with its tasks alone")
     return os.path.abspath(found)
 
 

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""firsttouch.host.provision and revert batch by batch. A hook ends each host before anything of it is looked at, and no
+host has a Python, so that nothing can be changed whatever happens."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from support import ROOT
+
+HOSTS = [f"n{number:02}" for number in range(1, 21)]
+HOOK = """
+- name: Tell the batch
+  ansible.builtin.debug:
+    msg: "batch={{ ansible_play_batch | join(',') }}="
+- name: Break one host
+  ansible.builtin.fail:
+    msg: broken
+  when: inventory_hostname in broken | default([])
+- name: Leave the others alone
+  ansible.builtin.meta: end_host
+"""
+
+
+@pytest.fixture
+def rollout(collections: Path, tmp_path: Path) -> Any:
+    """Run a playbook of the collection; the answer is the status, the batches in their order, and what was printed."""
+    folder = tmp_path / "inventory"
+    (folder / "hooks").mkdir(parents=True)
+    (folder / "hooks/before.yml").write_text(HOOK)
+
+    def run(*words: str, playbook: str = "provision", **variables: Any) -> tuple[int, list[list[str]], str]:
+        common = {
+            "ansible_connection": "local",
+            "ansible_python_interpreter": "/bin/false",
+            "ansible_become": False,
+            "firsttouch_hook_before": "hooks/before.yml",
+            **variables,
+        }
+        inventory = {"all": {"hosts": {host: {} for host in HOSTS}, "vars": common}}
+        (folder / "hosts.json").write_text(json.dumps(inventory))
+        kept = {key: value for key, value in os.environ.items() if not key.startswith("ANSIBLE_")}
+        env = {**kept, "ANSIBLE_HOME": str(tmp_path / "home"), "ANSIBLE_COLLECTIONS_PATH": str(collections)}
+        program = Path(sys.executable).with_name("ansible-playbook")
+        command = [program, "-f", "4", "-i", folder / "hosts.json", f"firsttouch.host.{playbook}", *words]
+        done = subprocess.run(
+            command,
+            cwd=tmp_path,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        batches = list(dict.fromkeys(re.findall(r"batch=([\w,]*)=", done.stdout)))
+        return done.returncode, [batch.split(",") for batch in batches], done.stdout + done.stderr
+
+    return run
+
+
+@pytest.mark.parametrize("playbook", ["provision", "revert"])
+def test_the_batches_are_literally_these(playbook: str) -> None:
+    checked, rolled = yaml.safe_load((ROOT / "playbooks" / f"{playbook}.yml").read_text())
+    assert checked["ansible.builtin.import_playbook"] == "rollout_check.yml"
+    assert rolled["serial"] == "{{ firsttouch_serial | default([1, '10%', '25%']) }}"
+    assert rolled["max_fail_percentage"] == 0
+
+
+def test_one_host_then_a_tenth_then_quarters(rollout: Any) -> None:
+    status, batches, out = rollout()
+    assert status == 0, out
+    assert [len(batch) for batch in batches] == [1, 2, 5, 5, 5, 2]
+    assert [host for batch in batches for host in batch] == HOSTS
+
+
+def test_a_host_that_fails_stops_the_rollout_after_its_batch(rollout: Any) -> None:
+    """The fifth host is of the third batch: its neighbours go through their hook, the batches after it do not begin."""
+    status, batches, out = rollout(broken=["n05"])
+    assert status == 2, out
+    assert batches == [HOSTS[:1], HOSTS[1:3], HOSTS[3:8]]
+    assert "Run the hook before a host" not in out.rpartition("Stop the rollout at a failed host")[2]
+    assert "broken. The host stays out of service; the hosts of later batches are untouched." in out
+
+
+@pytest.mark.parametrize(
+    ("words", "sizes"),
+    [(["-e", "firsttouch_serial=7"], [7, 7, 6]), (["-e", '{"firsttouch_serial": ["50%"]}'], [10, 10])],
+)
+def test_the_command_line_sets_other_batches(rollout: Any, words: list[str], sizes: list[int]) -> None:
+    status, batches, out = rollout(*words)
+    assert status == 0, out
+    assert [len(batch) for batch in batches] == sizes
+
+
+@pytest.mark.parametrize("playbook", ["provision", "revert"])
+@pytest.mark.parametrize(
+    ("variables", "reason"),
+    [
+        ({"firsttouch_serial": 7}, "firsttouch_serial is set in the inventory (of n01, n02, n03, n04, n05)"),
+        (
+            {"firsttouch_hook_after": "hooks/after.yml"},
+            "firsttouch_hook_after: 'hooks/after.yml' is not a file",
+        ),
+    ],
+)
+def test_the_first_task_refuses(rollout: Any, playbook: str, variables: dict[str, Any], reason: str) -> None:
+    status, batches, out = rollout(playbook=playbook, **variables)
+    assert status == 2, out
+    assert batches == []
+    assert reason in " ".join(out.split())
+    assert "PLAY [Provision]" not in out and "PLAY [Revert]" not in out

@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a rollout refuses before its first host: batch sizes where nothing reads them, hooks that are none."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("ansible.plugins.action", reason="runs on the controller only")
+
+from ansible.errors import AnsibleActionFail
+from ansible.parsing.dataloader import DataLoader
+from ansible.plugins.action import ActionBase
+from ansible_collections.firsttouch.host.plugins.action import rollout_check
+
+TASKS = "- name: Drain\n  ansible.builtin.command: drain-node\n"
+
+
+def resolve(path: str, *dirs: Path) -> str:
+    return rollout_check.resolve_hook("before", path, [str(base) for base in dirs], DataLoader())
+
+
+def test_no_hook_is_no_file() -> None:
+    assert resolve("") == ""
+
+
+def test_a_relative_hook_is_beside_the_inventory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not in the current folder; of several inventories the first that has it."""
+    here, first, second = (tmp_path / name for name in ("here", "first", "second"))
+    for base in (here, first, second):
+        (base / "hooks").mkdir(parents=True)
+    monkeypatch.chdir(here)
+    (here / "hooks/drain.yml").write_text(TASKS)
+    with pytest.raises(AnsibleActionFail) as refused:
+        resolve("hooks/drain.yml", first, second)
+    assert str(refused.value) == (
+        f"firsttouch_hook_before: 'hooks/drain.yml' is not a file; looked for {first}/hooks/drain.yml, "
+        f"{second}/hooks/drain.yml"
+    )
+    (second / "hooks/drain.yml").write_text(TASKS)
+    assert resolve("hooks/drain.yml", first, second) == f"{second}/hooks/drain.yml"
+    (first / "hooks/drain.yml").write_text(TASKS)
+    assert resolve("hooks/drain.yml", first, second) == f"{first}/hooks/drain.yml"
+    assert resolve("hooks/drain.yml", Path("../first")) == f"{first}/hooks/drain.yml"
+
+
+def test_an_absolute_hook_is_where_it_says(tmp_path: Path) -> None:
+    (tmp_path / "drain.yml").write_text(TASKS)
+    other = tmp_path / "inventory"
+    other.mkdir()
+    assert (
+        resolve(f"{tmp_path}/drain.yml", other) == resolve(f"{tmp_path}/drain.yml") == f"{tmp_path}/drain.yml"
+    )
+    missing = f"{tmp_path}/missing.yml"
+    with pytest.raises(AnsibleActionFail) as refused:
+        resolve(missing, other)
+    assert str(refused.value) == f"firsttouch_hook_before: '{missing}' is not a file; looked for {missing}"
+
+
+def test_a_relative_hook_without_an_inventory_on_disk() -> None:
+    with pytest.raises(AnsibleActionFail, match=r"looked for nothing, as the inventory has no directory"):
+        resolve("drain.yml")
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b"- name: [\n", "cannot be read as YAML"),
+        (b"- name: a\n  - b\n", "cannot be read as YAML"),
+        (b"\xff\xfe\x00", "cannot be read as YAML"),
+        (b"", "is not a list of tasks"),
+        (b"name: Drain\n", "is not a list of tasks"),
+        (b"- drain\n", "is not a list of tasks"),
+        (b"- hosts: all\n  tasks: []\n", "is a playbook"),
+        (b"- ansible.builtin.import_playbook: drain.yml\n", "is a playbook"),
+    ],
+)
+def test_a_hook_that_is_no_list_of_tasks(tmp_path: Path, content: bytes, reason: str) -> None:
+    hook = tmp_path / "drain.yml"
+    hook.write_bytes(content)
+    with pytest.raises(AnsibleActionFail) as refused:
+        resolve(str(hook))
+    assert str(refused.value).startswith(f"firsttouch_hook_before: {hook} {reason}")
+
+
+def test_a_folder_is_no_hook(tmp_path: Path) -> None:
+    with pytest.raises(AnsibleActionFail, match="is not a file"):
+        resolve(str(tmp_path))
+
+
+@pytest.fixture
+def check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Run the plugin with these variables of the hosts, and these of the command line."""
+    monkeypatch.setattr(ActionBase, "run", lambda self, tmp=None, task_vars=None: {})
+
+    def run(hosts: dict[str, dict[str, Any]], extra: dict[str, Any], **hooks: str) -> Any:
+        monkeypatch.setattr(rollout_check, "load_extra_vars", lambda loader: extra)
+        plugin = rollout_check.ActionModule.__new__(rollout_check.ActionModule)
+        plugin._task = SimpleNamespace(args={"hooks": hooks})
+        plugin._loader = DataLoader()
+        seen = {
+            "hostvars": {name: {**values, **extra} for name, values in hosts.items()},
+            "ansible_play_hosts_all": list(hosts),
+            "ansible_inventory_sources": [str(tmp_path / "hosts.yml")],
+        }
+        return plugin.run(task_vars=seen)
+
+    (tmp_path / "hosts.yml").touch()
+    return run
+
+
+def test_a_serial_in_the_inventory_is_refused(check: Any) -> None:
+    with pytest.raises(AnsibleActionFail) as refused:
+        check({"a": {}, "b": {"firsttouch_serial": 1}, "c": {"firsttouch_serial": [1]}}, {})
+    text = str(refused.value)
+    assert text.startswith("firsttouch_serial is set in the inventory (of b, c), where it has no effect")
+    assert "Remove it there and pass -e firsttouch_serial=... instead" in text
+
+
+def test_a_serial_of_the_command_line_is_taken(check: Any) -> None:
+    hooks = {"before": "", "after": "", "failed": ""}
+    assert check({"a": {}}, {}) == {"hooks": hooks, "changed": False}
+    assert check({"a": {}, "b": {}}, {"firsttouch_serial": "5"}) == {"hooks": hooks, "changed": False}
+
+
+def test_hooks_are_looked_for_beside_the_inventory(check: Any, tmp_path: Path) -> None:
+    (tmp_path / "drain.yml").write_text(TASKS)
+    found = check({"a": {}}, {}, before="drain.yml", failed=os.path.join(tmp_path, "drain.yml"))["hooks"]
+    assert found == {"before": f"{tmp_path}/drain.yml", "after": "", "failed": f"{tmp_path}/drain.yml"}
+    with pytest.raises(AnsibleActionFail, match=r"firsttouch_hook_after: 'uncordon.yml' is not a file"):
+        check({"a": {}}, {}, before="drain.yml", after="uncordon.yml")
+    with pytest.raises(AnsibleActionFail, match=r"hooks: unknown during; known are before, after, failed"):
+        check({"a": {}}, {}, during="drain.yml")
