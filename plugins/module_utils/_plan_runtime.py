@@ -134,6 +134,9 @@ def render(models: list[Row], servers: list[Row], housekeeping: str) -> dict[str
 def work(plan: Mapping[str, Any]) -> dict[str, Any]:
     """What the role `runtime` does for PLAN: state, files, units as systemd_units takes them, units to remove."""
     section: Mapping[str, Any] = plan["sections"].get("runtime") or {}
+    if section.get("state") == "present" and not set(section["variables"]) - set(section["orphaned"]):
+        # No variable of it is set: what is recorded is kept, not brought to the version of today.
+        return {"state": None, "files": {}, "units": [], "units_absent": []}
     texts: Mapping[str, str] = section.get("units") or {}
     owned = (plan["owned"].get("runtime") or {}).get("units") or ()
     rows = []

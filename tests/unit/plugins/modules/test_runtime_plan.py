@@ -166,6 +166,18 @@ def test_a_variable_that_is_unset_keeps_what_is_recorded(host: Path) -> None:
     assert kept["plan"]["sections"]["runtime"]["orphaned"] == ["models"]
 
 
+def test_a_runtime_without_a_variable_is_left_alone(host: Path) -> None:
+    first = whole(host)
+    record(host, first)
+    kept = plan(host, PAGES)
+    assert kept["runtime"] == {"state": None, "files": {}, "units": [], "units_absent": []}
+    section = kept["plan"]["sections"]["runtime"]
+    assert section["orphaned"] == ["models", "servers"]
+    assert section["units"] == first["plan"]["sections"]["runtime"]["units"], "it stays in the record"
+    assert kept["plan"]["owned"]["runtime"] == first["plan"]["owned"]["runtime"]
+    assert plan(host, PAGES, revert=True)["runtime"]["state"] == "absent"
+
+
 def test_revert_removes_all_of_it(host: Path) -> None:
     record(host, whole(host))
     gone = plan(host, {}, revert=True)
