@@ -11,13 +11,14 @@ import subprocess
 import sys
 import tempfile
 import threading
+import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from firsttouch import InferenceClient, cli, plan
+from firsttouch import InferenceClient, _ping, cli, plan
 from firsttouch.errors import AddressError
 from serving import eventually
 from test_configs import write
@@ -95,11 +96,45 @@ def test_faults(etc: Path, capsys: pytest.CaptureFixture[str]) -> None:
         told = "\n".join(found["faults"])
         assert "more than the 0.001 us" in told
         assert f"the file gives it {CPU}" in told
-        assert "policy other, the file asks for fifo" in told
+        assert "policy other, the file asks for fifo 3" in told
         assert process.poll() is None
     write(etc, "servers", address=address)
     found = ping(etc, capsys, 1, "--server", "x")
     assert found["answered"] == 0 and f"nobody serves {address}" in found["faults"][0]
+
+
+def test_without_calls_nothing_is_sent(
+    etc: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where its threads and its memory are is told all the same."""
+    with serving(etc, address=f"shm://{etc}/firsttouch/x.shm", cpus=[CPU]):
+        monkeypatch.setattr(InferenceClient, "infer", None)
+        assert cli.main(["ping", "--server", "x", "--etc", str(etc), "--calls", "0", "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert (found["calls"], found["answered"], found["faults"]) == (0, 0, [])
+        server = found["server"]
+        assert server["pages"]["pages_on_node"]
+        serves = [row for row in server["cpus"]["threads"] if row["tid"] == server["cpus"]["serving"]]
+        assert [(row["cpus"], row["policy"], row["priority"]) for row in serves] == [(str(CPU), "other", 0)]
+
+
+def test_the_priority_belongs_to_the_policy() -> None:
+    """A fifo thread at another priority than its file's is a fault, and is told with both numbers."""
+    code = (
+        "import os, sys; from firsttouch import _ping;"
+        "os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(7));"
+        "row = _ping._threads(os.getpid())[0]; print(row['policy'], row['priority'], _ping._policy(row))"
+    )
+    environment = {**os.environ, "PYTHONPATH": SOURCE}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    if "PermissionError" in done.stderr:
+        pytest.skip("SCHED_FIFO is not granted here")
+    assert done.stdout == "fifo 7 fifo 7\n", done.stderr
+    faults: list[str] = []
+    file = types.SimpleNamespace(cpus=[], fifo_priority=8)
+    row = {"tid": 1, "name": "x", "cpus": "0", "policy": "fifo", "priority": 7}
+    _ping._check_threads(file, {"serving": 1, "threads": [row]}, faults)  # type: ignore[arg-type]
+    assert faults == ["the serving thread has policy fifo 7, the file asks for fifo 8"]
 
 
 def test_a_server_that_hangs(etc: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -120,7 +155,7 @@ def test_arguments(etc: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What makes no sense is a usage error."""
     assert cli.main(["ping"]) == 2
     assert cli.main(["ping", "unix:///x", "--server", "x"]) == 2
-    assert cli.main(["ping", "unix:///x", "--calls", "0"]) == 2
+    assert cli.main(["ping", "unix:///x", "--calls", "-1"]) == 2
     assert cli.main(["serve", "--spin-us", "2e6"]) == 2
     write(etc, "servers")
     assert cli.main(["serve", "--server", "x", "--etc", str(etc), "--cpu", "0"]) == 2

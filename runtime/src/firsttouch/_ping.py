@@ -27,7 +27,10 @@ _POLICIES = {os.SCHED_OTHER: "other", os.SCHED_FIFO: "fifo", os.SCHED_RR: "rr", 
 
 
 def ping(address: str | None, file: ServerFile | None, calls: int, timeout: float) -> dict[str, Any]:
-    """Ask CALLS times; see units of the result in text(). Raises what connecting raises for an ADDRESS."""
+    """Ask CALLS times; see units of the result in text(). Raises what connecting raises for an ADDRESS.
+
+    With 0 CALLS it only connects, and looks at how the server is.
+    """
     target = file.latency_target_us if file is not None else None
     found: dict[str, Any] = {
         "address": address,
@@ -93,6 +96,8 @@ def _expectations(file: ServerFile, found: dict[str, Any]) -> None:
 
 def _ask(client: InferenceClient, calls: int, faults: list[str]) -> dict[str, Any]:
     """Percentiles of CALLS requests of zeros, in us."""
+    if not calls:
+        return {"answered": 0}
     arrays = {item.name: np.zeros(item.shape, item.dtype) for item in client.schema.request.fields}
     times: list[int] = []
     try:
@@ -167,17 +172,19 @@ def _check_pages(file: ServerFile, found: dict[str, Any], faults: list[str]) -> 
 
 
 def _threads(pid: int) -> list[dict[str, Any]]:
-    """Name, CPUs and policy of each thread of process PID."""
+    """Name, CPUs, policy and priority of each thread of process PID."""
     rows = []
     for task in sorted(Path(f"/proc/{pid}/task").glob("*"), key=lambda path: int(path.name)):
         try:
             name = (task / "comm").read_text().rstrip("\n")
             status = (task / "status").read_text()
             policy = os.sched_getscheduler(int(task.name)) & ~os.SCHED_RESET_ON_FORK
+            priority = os.sched_getparam(int(task.name)).sched_priority
         except OSError:
             continue
         cpus = next(line.split()[1] for line in status.splitlines() if line.startswith("Cpus_allowed_list:"))
-        rows.append({"tid": int(task.name), "name": name, "cpus": cpus, "policy": _POLICIES.get(policy, str(policy))})
+        kind = _POLICIES.get(policy, str(policy))
+        rows.append({"tid": int(task.name), "name": name, "cpus": cpus, "policy": kind, "priority": priority})
     return rows
 
 
@@ -192,10 +199,16 @@ def _check_threads(file: ServerFile, cpus: dict[str, Any], faults: list[str]) ->
         if row["tid"] == cpus.get("serving"):
             if file.cpus and allowed != {file.cpus[0]}:
                 faults.append(f"the serving thread may run on CPUs {row['cpus']}, the file gives it {file.cpus[0]}")
-            if file.fifo_priority is not None and row["policy"] != "fifo":
-                faults.append(f"the serving thread has policy {row['policy']}, the file asks for fifo")
+            is_, wanted = _policy(row), f"fifo {file.fifo_priority}"
+            if file.fifo_priority is not None and is_ != wanted:
+                faults.append(f"the serving thread has policy {is_}, the file asks for {wanted}")
         elif shared and (len(allowed) > 1 or file.cpus[0] in shared):
             faults.append(f"thread {row['tid']} ({row['name']}) may run on CPUs {row['cpus']}, which are others'")
+
+
+def _policy(row: dict[str, Any]) -> str:
+    """The policy of a thread, with its priority where it has one."""
+    return f"{row['policy']} {row['priority']}" if row["priority"] else str(row["policy"])
 
 
 def text(found: dict[str, Any]) -> str:
@@ -215,5 +228,5 @@ def text(found: dict[str, Any]) -> str:
     if pages:
         lines.append(f"  pages: {pages.get('kind', 'unknown kind')}, by node {pages['pages_on_node']}")
     threads = (server.get("cpus") or {}).get("threads", [])
-    lines += [f"  thread {row['tid']} {row['name']}: CPUs {row['cpus']}, {row['policy']}" for row in threads]
+    lines += [f"  thread {row['tid']} {row['name']}: CPUs {row['cpus']}, {_policy(row)}" for row in threads]
     return "\n".join([*lines, *(f"  FAULT: {fault}" for fault in found["faults"])])

@@ -80,7 +80,7 @@ def _parser() -> argparse.ArgumentParser:
     ping.add_argument("address", nargs="?", help="as of serve; or --server")
     ping.add_argument("--server", metavar="NAME", help="that of /etc/firsttouch/servers/NAME.json, held against it")
     _add_etc(ping)
-    ping.add_argument("--calls", type=int, default=200)
+    ping.add_argument("--calls", type=int, default=200, help="0: send none, only look at how it serves")
     ping.add_argument("--timeout", type=float, default=5.0, help="seconds for each call")
     ping.add_argument("--json", action="store_true")
     ping.set_defaults(run=_ping)
@@ -221,8 +221,8 @@ def _ping(args: argparse.Namespace) -> int:
 
     if (args.address is None) == (args.server is None):
         raise ArgumentError("ping needs an address or --server, and not both")
-    if args.calls < 1:
-        raise ArgumentError(f"--calls {args.calls} is not positive")
+    if args.calls < 0:
+        raise ArgumentError(f"--calls {args.calls} is negative")
     file = _configs.read_server(args.server, args.etc) if args.server is not None else None
     found = _ping.ping(args.address, file, args.calls, args.timeout)
     print(json.dumps(found, indent=1) if args.json else _ping.text(found))

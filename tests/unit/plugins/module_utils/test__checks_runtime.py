@@ -11,7 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.firsttouch.host.plugins.module_utils import _checks, _checks_runtime, _verdict
+from ansible_collections.firsttouch.host.plugins.module_utils import (
+    _checks,
+    _checks_runtime,
+    _runtime_install,
+    _verdict,
+)
 from ansible_collections.firsttouch.host.plugins.module_utils._checks_host import Context
 from support import ROOT, put
 
@@ -26,12 +31,20 @@ SECTION: dict[str, Any] = {
         {"name": "b", "mount": "/dev/hp", "policy": "bind", "nodes": [1]},
     ],
     "servers": [
-        {"name": "a", "cpus": [3], "node": 1, "transport": "auto", "fifo_priority": 10},
-        {"name": "z", "cpus": [1], "node": 0, "transport": "unix", "fifo_priority": None},
+        {
+            "name": "a", "cpus": [3], "node": 1, "transport": "auto", "fifo_priority": 10, "pages": "4k",
+            "latency_target_us": None,
+        },
+        {
+            "name": "z", "cpus": [1], "node": 0, "transport": "unix", "fifo_priority": None, "pages": "auto",
+            "latency_target_us": 500,
+        },
     ],
-}
+    "files": {"models/m.json": "{}\n", "servers/a.json": "{}\n", "samplers/a.env": "X=1\n"},
+}  # fmt: skip
 PLAN: dict[str, Any] = {
-    "sections": {"runtime": SECTION, "cpu_isolation": {"state": "present", "isolated": "1,3"}}
+    "sections": {"runtime": SECTION, "cpu_isolation": {"state": "present", "isolated": "1,3"}},
+    "transport": {"policy": "topology", "latency_target_us": 100, "transport": "shm"},
 }
 IMAGES = [
     {"model": name, "generation": 1, "node": node, "bytes": 4096, "ready": True, "pages_by_node": pages}
@@ -44,14 +57,17 @@ IMAGES = [
 def pong(name: str, cpu: int, node: int, pid: int) -> dict[str, Any]:
     """What `firsttouch ping --json` says of a server that is well."""
     transport = "shm" if name == "a" else "unix"
+    kind: dict[str, Any] = (
+        {"policy": "fifo", "priority": 10} if name == "a" else {"policy": "other", "priority": 0}
+    )
     threads = [
-        {"tid": pid, "name": "firsttouch", "cpus": str(cpu), "policy": "fifo 10" if name == "a" else "other"},
-        {"tid": pid + 1, "name": "watchdog", "cpus": "0,2", "policy": "other"},
+        {"tid": pid, "name": "firsttouch", "cpus": str(cpu), **kind},
+        {"tid": pid + 1, "name": "watchdog", "cpus": "0,2", "policy": "other", "priority": 0},
     ]
     return {
         "address": f"{transport}:///run/firsttouch/{name}", "transport": transport, "wanted_transport": transport,
-        "calls": 200, "answered": 200, "p50_us": 9.0, "p99_us": 20.0, "max_us": 50.0, "latency_target_us": 100,
-        "within_target": True,
+        "calls": 20, "answered": 20, "p50_us": 9.0, "p99_us": 20.0, "max_us": 50.0, "latency_target_us": None,
+        "within_target": None, "faults": [], "ok": True,
         "server": {
             "pid": pid, "pages": {"kind": "4k", "node": node, "bound": True, "pages_on_node": {str(node): 7}},
             "cpus": {"asked": [cpu], "serving": pid, "threads": threads, "refused": []},
@@ -66,14 +82,19 @@ class Runtime:
         self.images = copy.deepcopy(IMAGES)
         self.pongs = {"a": pong("a", 3, 1, 100), "z": pong("z", 1, 0, 200)}
         self.digests: dict[str, tuple[int, dict[str, Any]]] = {}
+        self.calls: list[list[str]] = []
+        self.broken: tuple[int, dict[str, Any]] | None = None
 
     def __call__(self, words: Sequence[str]) -> tuple[int, dict[str, Any]]:
+        self.calls.append(list(words))
+        if self.broken is not None:
+            return self.broken
         if list(words[:2]) == ["weights", "ls"]:
             return 0, {"images": self.images}
         if list(words[:2]) == ["weights", "verify"]:
             return self.digests.get(words[2], (0, {"image": "x"}))
         assert words[0] == "ping"
-        return 0, self.pongs[words[2]]
+        return 0 if self.pongs[words[2]].get("ok") else 1, self.pongs[words[2]]
 
 
 @pytest.fixture
@@ -90,13 +111,28 @@ def installed(root: Path, version: str = VERSION) -> Path:
     link = root / "opt/firsttouch/current"
     link.unlink(missing_ok=True)
     link.symlink_to(version)
+    put(root, "/usr/bin/python3", "")
+    (root / "opt/firsttouch" / version / "bin").mkdir(exist_ok=True)
+    python = root / "opt/firsttouch" / version / "bin/python"
+    python.unlink(missing_ok=True)
+    python.symlink_to("/usr/bin/python3")
+    for name, text in SECTION["files"].items():
+        put(root, f"/etc/firsttouch/{name}", text)
+    put(root, _runtime_install.TMPFILES, _runtime_install.TMPFILES_TEXT)
     return root
 
 
-def answers(root: Path, plan: dict[str, Any] | None = None, live: bool = True) -> dict[str, _verdict.Result]:
+def answers(
+    root: Path,
+    plan: dict[str, Any] | None = None,
+    live: bool = True,
+    layers: Sequence[str] = _verdict.LAYERS,
+) -> dict[str, _verdict.Result]:
     ctx = Context(PLAN if plan is None else plan, str(root))
     ctx.live = live
-    found = {row.id: row for row in _checks.run(ctx, concerns=["runtime"])}
+    rows = _checks.run(ctx, layers, concerns=["runtime"])
+    found = {row.id: row for row in rows}
+    assert len(rows) == len(found), "an id is there twice"
     known = set(
         re.findall(r"^(firsttouch_\w+):", (ROOT / "roles/_plan/defaults/main.yml").read_text(), re.MULTILINE)
     )
@@ -111,11 +147,14 @@ def test_a_host_that_is_as_planned_passes(tmp_path: Path, runtime: Runtime) -> N
     found = answers(installed(tmp_path))
     assert {row.status for row in found.values()} == {"pass"}
     assert sorted(found) == [
-        "runtime.cpus_shared", "runtime.digest.b", "runtime.digest.i", "runtime.digest.m", "runtime.integrity",
-        "runtime.server.a.answers", "runtime.server.a.cpus", "runtime.server.a.latency", "runtime.server.a.memory",
-        "runtime.server.a.policy", "runtime.server.a.threads", "runtime.server.a.transport",
-        "runtime.server.z.answers", "runtime.server.z.cpus", "runtime.server.z.latency", "runtime.server.z.threads",
-        "runtime.server.z.transport", "runtime.version",
+        "runtime.cpus_shared", "runtime.digest.b", "runtime.digest.i", "runtime.digest.m",
+        "runtime.file.models/m.json", "runtime.file.samplers/a.env", "runtime.file.servers/a.json",
+        "runtime.file.tmpfiles.d/firsttouch.conf", "runtime.integrity", "runtime.python", "runtime.removed",
+        "runtime.server.a.answers", "runtime.server.a.cpus", "runtime.server.a.faults", "runtime.server.a.latency",
+        "runtime.server.a.memory", "runtime.server.a.pages", "runtime.server.a.policy", "runtime.server.a.threads",
+        "runtime.server.a.transport",
+        "runtime.server.z.answers", "runtime.server.z.cpus", "runtime.server.z.faults", "runtime.server.z.latency",
+        "runtime.server.z.threads", "runtime.server.z.transport", "runtime.version",
         "runtime.weights.b", "runtime.weights.b.nodes",
         "runtime.weights.i", "runtime.weights.i.nodes",
         "runtime.weights.m", "runtime.weights.m.nodes",
@@ -147,11 +186,28 @@ def flipped(it: Runtime) -> None:
 
 
 def silent(it: Runtime) -> None:
-    it.pongs["a"] = {}
+    it.pongs["a"] = {**it.pongs["a"], "answered": 0, "server": None, "faults": ["nobody serves"], "ok": False}
+
+
+def without_a_file(it: Runtime) -> None:
+    it.pongs["a"] = {"error": "config", "message": "no server named a", "hint": ""}
 
 
 def late(it: Runtime) -> None:
-    it.pongs["a"].update(within_target=False, p50_us=1200.0)
+    """By the plan's target, as the server has none of its own: the runtime, which has no target, sees no fault."""
+    it.pongs["a"].update(p50_us=101.0)
+
+
+def late_by_its_own(it: Runtime) -> None:
+    it.pongs["z"].update(p50_us=501.0)
+
+
+def fault(it: Runtime) -> None:
+    it.pongs["z"].update(faults=["the server z tells nothing of itself"], ok=False)
+
+
+def other_pages(it: Runtime) -> None:
+    it.pongs["a"]["server"]["pages"]["kind"] = "hugetlb"
 
 
 def on_a_socket(it: Runtime) -> None:
@@ -171,11 +227,16 @@ def two_on_one(it: Runtime) -> None:
 
 
 def no_fifo(it: Runtime) -> None:
-    it.pongs["a"]["server"]["cpus"]["threads"][0]["policy"] = "other"
+    it.pongs["a"]["server"]["cpus"]["threads"][0].update(policy="other", priority=0)
+
+
+def other_priority(it: Runtime) -> None:
+    it.pongs["a"]["server"]["cpus"]["threads"][0]["priority"] = 1
 
 
 def far_memory(it: Runtime) -> None:
-    it.pongs["a"]["server"]["pages"]["pages_on_node"] = {"0": 3, "1": 4}
+    """As where mbind is refused: unbound is how it comes to lie elsewhere."""
+    it.pongs["a"]["server"]["pages"].update(bound=False, pages_on_node={"0": 3, "1": 4})
 
 
 @pytest.mark.parametrize(
@@ -188,12 +249,17 @@ def far_memory(it: Runtime) -> None:
         (not_bound, "weights.b.nodes", "wrong_node"),
         (flipped, "digest.m", "checksum"),
         (silent, "server.a.answers", "no_answer"),
+        (without_a_file, "server.a.answers", "no_answer"),
         (late, "server.a.latency", "too_slow"),
+        (late_by_its_own, "server.z.latency", "too_slow"),
+        (fault, "server.z.faults", "not_as_its_file"),
+        (other_pages, "server.a.pages", "other_pages"),
         (on_a_socket, "server.a.transport", "other_transport"),
         (unpinned, "server.a.cpus", "not_pinned"),
         (helper_strays, "server.a.threads", "on_isolated_cpu"),
         (two_on_one, "cpus_shared", "cpu_shared"),
         (no_fifo, "server.a.policy", "refused"),
+        (other_priority, "server.a.policy", "other_priority"),
         (far_memory, "server.a.memory", "wrong_node"),
     ],
 )
@@ -203,6 +269,124 @@ def test_each_fault_is_told(
     breaks(runtime)
     row = answers(installed(tmp_path))[f"runtime.{identity}"]
     assert (row.status, row.reason) == ("fail", reason)
+
+
+def test_without_a_target_no_latency_is_fine(tmp_path: Path, runtime: Runtime) -> None:
+    row = answers(installed(tmp_path), {"sections": PLAN["sections"]})["runtime.server.a.latency"]
+    assert (row.status, row.reason) == ("not_evaluated", "no_target")
+
+
+def test_a_server_that_tells_nothing_of_itself_is_not_fine(tmp_path: Path, runtime: Runtime) -> None:
+    runtime.pongs["a"].update(server={}, faults=["the server a tells nothing of itself"], ok=False)
+    found = answers(installed(tmp_path))
+    missing = {
+        name for name, row in found.items() if (row.status, row.reason) == ("not_evaluated", "no_status")
+    }
+    assert missing == {f"runtime.server.a.{row}" for row in ("cpus", "threads", "policy", "memory", "pages")}
+    assert found["runtime.server.a.faults"].status == "fail"
+
+
+@pytest.mark.parametrize(
+    ("status", "reason"), [(127, "does_not_start"), (124, "timed_out"), (1, "no_answer")]
+)
+def test_a_command_that_does_not_answer_is_not_a_model_that_is_not_there(
+    tmp_path: Path, runtime: Runtime, status: int, reason: str
+) -> None:
+    runtime.broken = (status, {})
+    found = answers(installed(tmp_path))
+    asked = {
+        name: row
+        for name, row in found.items()
+        if name.split(".")[1] in ("weights", "digest", "server", "cpus_shared")
+    }
+    assert {(row.status, row.reason) for row in asked.values()} == {("not_evaluated", reason)}
+    assert {
+        f"runtime.{kind}" for kind in ("weights.m", "digest.m", "server.a", "server.a.place")
+    } <= asked.keys()
+
+
+def test_a_list_that_cannot_be_had_is_told_in_its_words(tmp_path: Path, runtime: Runtime) -> None:
+    runtime.broken = (
+        1,
+        {"error": {"code": "weights", "message": "/dev/hp cannot be listed"}, "exit_status": 1},
+    )
+    row = answers(installed(tmp_path))["runtime.weights.m"]
+    assert (row.status, row.observed) == ("not_evaluated", "/dev/hp cannot be listed")
+
+
+@pytest.mark.parametrize("pages", [None, {}])
+def test_nodes_that_the_kernel_does_not_tell_are_not_fine(
+    tmp_path: Path, runtime: Runtime, pages: Any
+) -> None:
+    for image in runtime.images:
+        image["pages_by_node"] = pages
+    found = answers(installed(tmp_path))
+    status = "not_evaluated" if pages is None else "fail"
+    assert {found[f"runtime.weights.{name}.nodes"].status for name in "mib"} == {status}
+
+
+def test_no_request_is_sent_unless_something_is_to_be_measured(tmp_path: Path, runtime: Runtime) -> None:
+    """And a user without root is told so, in whichever layer he asks."""
+    found = answers(installed(tmp_path), layers=["configured", "running"])
+    assert [words for words in runtime.calls if words[0] == "ping"] == [
+        ["ping", "--server", name, "--calls", "0", "--json"] for name in "az"
+    ]
+    assert "runtime.server.a.cpus" in found and "runtime.server.a.answers" not in found
+    runtime.calls.clear()
+    answers(installed(tmp_path))
+    assert [words for words in runtime.calls if words[0] == "ping"] == [
+        ["ping", "--server", name, "--calls", "20", "--json"] for name in "az"
+    ]
+
+
+@pytest.mark.parametrize("layer", ["running", "measured"])
+def test_each_layer_says_that_it_was_not_permitted(
+    tmp_path: Path, runtime: Runtime, monkeypatch: pytest.MonkeyPatch, layer: str
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    found = answers(installed(tmp_path), layers=[layer])
+    told = [row for name, row in found.items() if name.startswith("runtime.server.a")]
+    assert [(row.status, row.reason, row.layer) for row in told] == [
+        ("not_evaluated", "permission_denied", layer)
+    ]
+
+
+def test_an_interpreter_that_is_gone_is_named(tmp_path: Path, runtime: Runtime) -> None:
+    installed(tmp_path)
+    (tmp_path / "usr/bin/python3").unlink()
+    row = answers(tmp_path)["runtime.python"]
+    assert (row.status, row.reason, row.source) == ("fail", "interpreter_gone", "/usr/bin/python3")
+
+
+def test_files_of_the_plan_are_compared_word_for_word(tmp_path: Path, runtime: Runtime) -> None:
+    installed(tmp_path)
+    put(tmp_path, "/etc/firsttouch/servers/a.json", '{"pages": "thp"}\n')
+    (tmp_path / "etc/firsttouch/samplers/a.env").unlink()
+    put(tmp_path, _runtime_install.TMPFILES, "d /run/firsttouch 0777\n")
+    found = answers(tmp_path)
+    told = {name: row.reason for name, row in found.items() if row.status == "fail"}
+    assert told == {
+        "runtime.file.servers/a.json": "changed_by_hand",
+        "runtime.file.samplers/a.env": "missing",
+        "runtime.file.tmpfiles.d/firsttouch.conf": "changed_by_hand",
+    }
+
+
+@pytest.mark.parametrize("absent", [False, True])
+def test_what_is_left_over_is_named(tmp_path: Path, runtime: Runtime, absent: bool) -> None:
+    installed(tmp_path)
+    put(tmp_path, "/etc/firsttouch/servers/old.json", "{}\n")
+    plan = {"sections": {"runtime": {"state": "absent"} if absent else SECTION}}
+    row = answers(tmp_path, plan)["runtime.removed"]
+    etc = "/etc/firsttouch"
+    files = ["models/m.json", "servers/a.json", "servers/old.json", "samplers/a.env"]
+    all_of_it = [f"{etc}/{name}" for name in files]
+    all_of_it += [_runtime_install.TMPFILES, f"/opt/firsttouch/{VERSION}", "/opt/firsttouch/current"]
+    assert (row.status, row.reason) == ("fail", "left_over")
+    assert row.observed == (all_of_it if absent else [f"{etc}/servers/old.json"])
+    if absent:
+        bare = answers(tmp_path / "bare", plan)
+        assert {name: row.status for name, row in bare.items()} == {"runtime.removed": "pass"}
 
 
 def test_the_version_is_judged(tmp_path: Path, runtime: Runtime) -> None:
@@ -226,21 +410,21 @@ def test_a_changed_file_is_named(tmp_path: Path, runtime: Runtime) -> None:
 def test_what_cannot_be_asked_is_not_fine(
     tmp_path: Path, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def rest() -> set[tuple[str, str]]:
+    def rest() -> set[tuple[str, str, bool]]:
         return {
-            (row.status, row.reason)
+            (row.status, row.reason, row.intended)
             for row in answers(installed(tmp_path), live=live).values()
             if row.id.startswith(("runtime.weights", "runtime.digest", "runtime.server"))
         }
 
     live = False
-    assert rest() == {("not_evaluated", "offline")}
+    assert rest() == {("not_evaluated", "offline", False)}
     live = True
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert rest() == {("not_evaluated", "permission_denied")}
+    assert rest() == {("not_evaluated", "permission_denied", True)}
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(os, "access", lambda path, mode: False)
-    assert rest() == {("not_evaluated", "not_installed")}
+    assert rest() == {("not_evaluated", "not_installed", True)}
 
 
 def test_a_large_model_is_not_read_through(tmp_path: Path, runtime: Runtime) -> None:
@@ -276,8 +460,10 @@ def test_the_command_answers_in_json_or_not_at_all(tmp_path: Path, monkeypatch: 
         ("echo no json; exit 3", (3, {})),
         ("echo '[1]'", (0, {})),
         ("sleep 9", (124, {})),
+        ('echo "{\\"a\\": $PYTHONDONTWRITEBYTECODE}"', (0, {"a": 1})),
+        (None, (127, {})),
     ):
-        command.write_text(f"#!/bin/sh\n{script}\n")
+        command.write_text("#!/no/such/python3.11\n" if script is None else f"#!/bin/sh\n{script}\n")
         os.chmod(command, 0o755)
         monkeypatch.setattr(_checks_runtime, "COMMAND", str(command))
         monkeypatch.setattr(_checks_runtime, "_SECONDS", 0.5)

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The runtime as it lies on the host: its version as it was installed, its files as planned, nothing left over."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from . import _files, _runtime_install
+from ._checks_host import MODELS, SERVERS, Check, Context
+from ._plan_document import COLLECTION
+from ._verdict import Result, judge, skipped
+
+STATE = "firsttouch_runtime_state"
+_VARIABLES = {"models": MODELS, "servers": SERVERS, "samplers": SERVERS}
+
+
+def _section(ctx: Context) -> Mapping[str, Any]:
+    """The section of the plan, also one that asks for the runtime to be gone."""
+    return (ctx.plan.get("sections") or {}).get("runtime") or {}
+
+
+def _asked(ctx: Context) -> bool:
+    return bool(ctx.section("runtime"))
+
+
+def check_version(ctx: Context) -> Iterator[Result]:
+    """The current version: there, of this collection unless it was rolled back, and every file as it was unpacked."""
+    section = ctx.section("runtime")
+    if not section:
+        return
+    top = _runtime_install.TOP
+    if ctx.unrecorded(top):
+        yield skipped("runtime.version", "configured", "not_recorded", source=top)
+        return
+    try:
+        version = _runtime_install.link(ctx.root, "current")
+    except _runtime_install.InstallError:
+        version = None
+    there = version is not None and version in _runtime_install.versions(ctx.root)
+    rolled_back = section.get("runtime_state") == "rollback"
+    yield judge(
+        "runtime.version",
+        "configured",
+        "any version" if rolled_back else COLLECTION,
+        version,
+        good=there and (rolled_back or str(version).rpartition("-")[0] == COLLECTION),
+        reason="other_version" if there else "not_installed",
+        source=f"{top}/current",
+        remedy=f"Run provision with {STATE}.",
+    )
+    if not there:
+        return
+    python = f"{top}/{version}/bin/python"
+    if ctx.live:
+        real = _files.resolve(ctx.root, python)
+        found = os.path.exists(real)
+        yield judge(
+            "runtime.python",
+            "configured",
+            "there",
+            "there" if found else None,
+            reason="interpreter_gone",
+            source=python if found else _files.inside(ctx.root, real),
+            remedy=f"The host's Python was replaced: provision with {STATE} makes a version for the new one.",
+        )
+    damage = _runtime_install.damage(ctx.root, str(version))
+    yield judge(
+        "runtime.integrity",
+        "configured",
+        [],
+        damage,
+        reason="changed_by_hand",
+        source=damage[0].split(" ")[0] if damage else f"{top}/{version}",
+        remedy=f"Run provision with {STATE}: it installs a damaged version again.",
+    )
+
+
+def check_files(ctx: Context) -> Iterator[Result]:
+    """What units and samplers read, word for word as planned."""
+    section = ctx.section("runtime")
+    etc = _runtime_install.ETC
+    texts = {f"{etc}/{name}": str(text) for name, text in (section.get("files") or {}).items()}
+    texts[_runtime_install.TMPFILES] = _runtime_install.TMPFILES_TEXT
+    for path, text in texts.items():
+        folder, name = path.split("/")[-2:]
+        identity = f"runtime.file.{folder}/{name}"
+        if ctx.unrecorded(os.path.dirname(path)) and ctx.unrecorded(etc):
+            yield skipped(identity, "configured", "not_recorded", source=path)
+            continue
+        found = ctx.raw(path)
+        yield judge(
+            identity,
+            "configured",
+            "as planned",
+            None if found is None else "as planned" if found == text else "changed",
+            reason="missing" if found is None else "changed_by_hand",
+            source=path,
+            remedy=f"Run provision with {_VARIABLES.get(folder, STATE)}.",
+        )
+
+
+def check_removed(ctx: Context) -> Iterator[Result]:
+    """Nothing of models and servers that nobody asks for; of a runtime that is to be gone nothing at all."""
+    section = _section(ctx)
+    etc = _runtime_install.ETC
+    wanted = {f"{etc}/{name}" for name in ctx.section("runtime").get("files") or {}}
+    if ctx.unrecorded(etc) and ctx.unrecorded("/etc"):
+        yield skipped("runtime.removed", "configured", "not_recorded", source=etc)
+        return
+    left = [
+        f"{etc}/{folder}/{name}"
+        for folder in _runtime_install.FOLDERS
+        for name in ctx.names(f"{etc}/{folder}") or []
+        if f"{etc}/{folder}/{name}" not in wanted
+    ]
+    if section.get("state") == "absent":
+        left += [_runtime_install.TMPFILES] * (ctx.raw(_runtime_install.TMPFILES) is not None)
+        left += [f"{_runtime_install.TOP}/{name}" for name in ctx.names(_runtime_install.TOP) or []]
+    yield judge(
+        "runtime.removed",
+        "configured",
+        [],
+        left,
+        reason="left_over",
+        source=left[0] if left else etc,
+        remedy=f"Run provision with {STATE}, {MODELS} and {SERVERS} as they are.",
+    )
+
+
+CHECKS = (
+    Check("runtime.version", ("configured",), check_version, _asked),
+    Check("runtime.file", ("configured",), lambda ctx: check_files(ctx) if _asked(ctx) else (), _asked),
+    Check(
+        "runtime.removed",
+        ("configured",),
+        lambda ctx: check_removed(ctx) if _section(ctx) else (),
+        lambda ctx: bool(_section(ctx)),
+    ),
+)
