@@ -302,10 +302,13 @@ def _install(root: str, identity: str, wanted: Wanted, run: Run) -> None:
     make_dirs(top)
     scratch = os.path.join(top, f".{identity}.new")
     shutil.rmtree(scratch, ignore_errors=True)
+    # Another user runs it, whatever the umask of who installs it is.
+    umask = os.umask(0o022)
     try:
         make_version(scratch, f"{TOP}/{identity}", identity, wanted)
-        # As root: the services cannot write the byte code that this leaves.
-        code, out, err = run([os.path.join(scratch, "bin", "python"), "-c", _TRIAL])
+        # As root: the services cannot write the byte code that this leaves. Isolated: no module of the directory that
+        # this is called from runs.
+        code, out, err = run([os.path.join(scratch, "bin", "python"), "-I", "-c", _TRIAL])
         if code != 0:
             tail = (err or out).strip()[-400:]
             raise InstallError("does_not_start", f"{identity} cannot be imported on this host: {tail}")
@@ -315,6 +318,8 @@ def _install(root: str, identity: str, wanted: Wanted, run: Run) -> None:
     except BaseException:
         shutil.rmtree(scratch, ignore_errors=True)
         raise
+    finally:
+        os.umask(umask)
 
 
 def make_version(folder: str, final: str, identity: str, wanted: Wanted) -> None:

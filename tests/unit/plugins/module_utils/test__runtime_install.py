@@ -106,6 +106,40 @@ def test_a_version_is_made_tried_and_switched_to(root: Path, tmp_path: Path) -> 
     assert done.stdout == f"{version} []\n", "the host's own packages are seen"
 
 
+def test_another_user_can_run_a_version_whatever_the_umask_was(root: Path, tmp_path: Path) -> None:
+    what = wanted(tmp_path, V1)
+    plan = ri.make_plan(str(root), what, USERS)
+    umask = os.umask(0o077)
+    try:
+        ri.apply_plan(plan, what, Commands())
+        assert os.umask(0o077) == 0o077, "the umask is as it was"
+    finally:
+        os.umask(umask)
+    for top in (root / "opt", root / "etc"):
+        for path in (top, *top.rglob("*")):
+            mode = path.stat().st_mode & 0o777
+            assert mode & 0o055 == (0o055 if path.is_dir() else mode & 0o011 | 0o044), path
+
+
+def test_the_trial_runs_nothing_of_the_directory_that_it_is_called_from(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "toy.py").write_text("open('ran', 'w')\n")
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "here"))
+    monkeypatch.setattr(ri, "_TRIAL", "import toy")
+
+    def run(words: Sequence[str]) -> tuple[int, str, str]:
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        return done.returncode, done.stdout, done.stderr
+
+    what = wanted(tmp_path, V1)
+    ri.apply_plan(ri.make_plan(str(root), what, USERS), what, run)
+    assert ri.versions(str(root)) == [V1]
+    assert not (tmp_path / "here" / "ran").exists()
+
+
 def test_a_plan_alone_writes_nothing(root: Path, tmp_path: Path) -> None:
     before = tree(root)
     assert ri.make_plan(str(root), wanted(tmp_path, V1), {}).changes
