@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from typing import Any, TypeVar
 from . import _files
 from ._intent import Refusal
 from ._kernel_facts import KernelFacts
+from ._topology_host import MANIFEST
 from ._verdict import Result, skipped
 
 HUGEPAGES = "firsttouch_hugepages"
@@ -30,6 +32,10 @@ REBOOT = "firsttouch_reboot"
 CONFLICT = "firsttouch_on_conflict"
 FLOOR = "firsttouch_reserve_floor_bytes"
 _T = TypeVar("_T")
+_REMEDIES = {
+    "permission_denied": "Run the verification as root.",
+    "not_recorded": "It could not be read when the host was recorded: record it again, as root.",
+}
 
 
 class Unreadable(Exception):
@@ -142,6 +148,19 @@ class Context:
         """Whether this is a recorded host whose recording holds none of DIRECTORIES: what is not there says nothing."""
         return not self.live and all(self.names(directory) is None for directory in directories)
 
+    def recording(self) -> Mapping[str, Any]:
+        """What a recorded host says of its recording; empty for a live one. Raises Unreadable."""
+        found = {} if self.live else self.keep("recording", lambda: self.parsed(MANIFEST, json.loads))
+        return found if isinstance(found, Mapping) else {}
+
+    def left_out(self, path: str) -> bool:
+        """Whether PATH, or a directory above it, is on the recorded host and could not be read there."""
+        try:
+            skipped = self.recording().get("skipped")
+        except Unreadable:
+            return False
+        return isinstance(skipped, Mapping) and any(f"{path}/".startswith(f"{name}/") for name in skipped)
+
     def names(self, path: str) -> list[str] | None:
         """The names in directory PATH, None when absent. Raises Unreadable."""
         try:
@@ -174,6 +193,8 @@ def answered(check: Check, ctx: Context, layer: str | None = None) -> Iterator[R
         yield from check.ask(ctx)
     except (Unreadable, OSError) as refused:
         exc = refused if isinstance(refused, Unreadable) else Unreadable(str(refused.filename or ""), refused)
+        if ctx.left_out(exc.path):
+            exc.reason = "not_recorded"
         yield skipped(
             check.unanswered,
             layer,
@@ -181,9 +202,7 @@ def answered(check: Check, ctx: Context, layer: str | None = None) -> Iterator[R
             observed=str(exc),
             source=exc.path,
             intended=check.intended(ctx),
-            remedy="Run the verification as root."
-            if exc.reason == "permission_denied"
-            else "Look at that file: it is not what the kernel or a package puts there.",
+            remedy=_REMEDIES.get(exc.reason, "Look at that file: it is not what the kernel or a package puts there."),
         )
     except Exception as exc:  # noqa: BLE001  a defect in one check must not hide what the others found
         yield Result(check.unanswered, "error", layer, None, f"{type(exc).__name__}: {exc}", "check_broke")

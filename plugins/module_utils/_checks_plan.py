@@ -11,6 +11,7 @@ from ._checks_host import Check, Context
 from ._intent import PREFIX
 from ._plan_document import significant
 from ._record import PLAN
+from ._topology_host import MANIFEST
 from ._verdict import Result, judge, skipped
 
 
@@ -56,6 +57,19 @@ def check_refused(ctx: Context) -> Iterator[Result]:
         )
 
 
+def check_recording(ctx: Context) -> Iterator[Result]:
+    """A recorded host of which not everything was recorded: what is not there may have been."""
+    if ctx.recording().get("complete") is False:
+        yield skipped(
+            "plan.recording",
+            "configured",
+            "recording_incomplete",
+            observed=ctx.recording().get("stopped"),
+            source=MANIFEST,
+            remedy="Record the host again, with room for all of it.",
+        )
+
+
 def check_drift(ctx: Context) -> Iterator[Result]:
     """The plan of the intent against the one that the host was provisioned with, by section."""
     if ctx.unusable is not None:
@@ -98,6 +112,7 @@ def check_orphans(ctx: Context) -> Iterator[Result]:
 
 CHECKS = (
     Check("plan.refused", ("configured",), check_refused, always=True),
+    Check("plan.recording", ("configured",), check_recording, always=True),
     Check("plan.sections", ("configured",), check_plan),
     Check("plan.drift", ("configured",), check_drift, lambda ctx: False),
     Check("plan.orphaned", ("configured",), check_orphans, lambda ctx: False),

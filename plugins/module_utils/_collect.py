@@ -11,6 +11,7 @@ import fnmatch
 import io
 import json
 import os
+import re
 import stat
 import tarfile
 import time
@@ -72,10 +73,12 @@ class _Collector:
         self.tree = Tree(self.root)
         self.deadline = self.clock() + self.limits.seconds
 
+    def name(self, path: str) -> str:
+        """PATH as it is called in the recording."""
+        return self.scrubber.path(path) if self.scrubber and not path.startswith(("/sys/", "/proc/")) else path
+
     def add(self, path: str, kind: str, content: bytes = b"") -> None:
-        name = (
-            self.scrubber.path(path) if self.scrubber and not path.startswith(("/sys/", "/proc/")) else path
-        )
+        name = self.name(path)
         if name in self.files:
             return
         if len(self.files) >= self.limits.entries:
@@ -118,11 +121,9 @@ class _Collector:
             return
         data = self.tree.data(real)
         if data is None:
-            if real in self.tree.trouble:
-                self.skipped[path] = self.tree.trouble[real]
             return
         if len(data) > self.limits.file_bytes:
-            self.skipped[path] = f"larger than {self.limits.file_bytes} bytes"
+            self.skipped[real] = f"larger than {self.limits.file_bytes} bytes"
             return
         if self.scrubber:
             data = self.scrubber.data(real, data)
@@ -151,6 +152,9 @@ class _Collector:
     def _status(self, path: str) -> os.stat_result | None:
         try:
             return os.stat(resolve(self.root, path) if self._link(path) else self._beside(path))
+        except PermissionError as exc:  # the directory is closed: whether it is there cannot be told
+            self.skipped[path] = exc.strerror or str(exc)
+            return None
         except OSError:
             return None
 
@@ -235,6 +239,25 @@ class _Collector:
         if data is not None:
             self.add(_CONFIG, "file", data)
 
+    def unread(self) -> None:
+        """What is there and could not be read: a link to itself, which each reader finds, and cannot read either.
+
+        Without it the recording of a user would say that these files are not there.
+        """
+        own = re.compile(rf"{PROC}/\d+/")  # a process that ended meanwhile, or that belongs to somebody else
+        for path, why in self.tree.trouble.items():
+            if not own.match(path):
+                self.skipped.setdefault(path, why)
+        closed: list[str] = []
+        for path in sorted(self.skipped):
+            head, _slash, tail = path.rpartition("/")
+            name = self.name(path)
+            if "*" in path or any(name.startswith(f"{above}/") for above in closed):
+                continue
+            if not any(other.startswith(f"{name}/") for other in self.files):
+                self.add(f"{self.real(head)}/{tail}", "link", os.fsencode(name.rpartition("/")[2]))
+                closed.append(name)
+
     def run(self) -> str | None:
         """Record everything; return why it stopped early, if it did."""
         steps = (
@@ -252,6 +275,7 @@ class _Collector:
             self.config()
             self.irqbalance()
             self.threads()
+            self.unread()
         except _Full as exc:
             return str(exc)
         return None
@@ -271,19 +295,20 @@ def collect(root: str = "/", *, scrub: bool = True, limits: Limits | None = None
     keep = f"{tree.text('/proc/sys/kernel/osrelease')} {tree.text('/proc/version')}"
     collector = _Collector(root, limits or Limits(), Scrubber(names, keep) if scrub else None)
     stopped = collector.run()
+    skipped = {collector.name(path): why for path, why in collector.skipped.items()}
     manifest: dict[str, object] = {
         "schema": SCHEMA,
         "scrubbed": scrub,
         "complete": stopped is None,
         "stopped": stopped,
-        "skipped": collector.skipped,
+        "skipped": skipped,
     }
     if os.path.realpath(root) == "/":
         manifest["page_size_bytes"] = os.sysconf("SC_PAGE_SIZE")
         manifest["arch"] = os.uname().machine
     text = json.dumps(manifest, indent=1, sort_keys=True) + "\n"
     archive, compression = _pack({**collector.files, MANIFEST: ("file", text.encode())})
-    return Recording(archive, compression, len(collector.files), collector.skipped, stopped is None)
+    return Recording(archive, compression, len(collector.files), skipped, stopped is None)
 
 
 def _pack(files: dict[str, tuple[str, bytes]]) -> tuple[bytes, str]:

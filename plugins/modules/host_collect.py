@@ -79,7 +79,9 @@ entries:
   returned: success
   type: int
 skipped:
-  description: Files that could not be recorded, with the reason.
+  description:
+    - Files and directories that could not be read, with the reason. Each is a link to itself in the archive, so that
+      a verification of it takes none of them for absent.
   returned: success
   type: dict
 complete:

@@ -208,11 +208,80 @@ def test_a_limit_makes_it_incomplete_and_says_so(
     assert why in manifest["stopped"] and manifest["complete"] is False
 
 
-def test_a_file_that_is_too_large_is_left_out_and_named(host: Path) -> None:
+def close(monkeypatch: pytest.MonkeyPatch, root: Path, *paths: str) -> None:
+    """PATHS below ROOT, and what is below them, are there and closed to who looks; root has no such files."""
+    closed = tuple(str(root / path.lstrip("/")) for path in paths)
+
+    def guarded(call: Any, depth: int) -> Any:
+        def guard(path: Any, *args: Any, **kwargs: Any) -> Any:
+            below = [str(path).startswith(f"{each}/") or (depth and str(path) == each) for each in closed]
+            if any(below):
+                raise PermissionError(13, "Permission denied", str(path))
+            return call(path, *args, **kwargs)
+
+        return guard
+
+    for name, itself in (("stat", False), ("readlink", False), ("open", True), ("listdir", True)):
+        monkeypatch.setattr(os, name, guarded(getattr(os, name), itself))
+
+
+def test_what_could_not_be_read_is_not_absent_from_a_recording(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A later sysctl file that only root may read may win, and so may a boot entry."""
+    root = tmp_path / "host"
+    provisioned_host(root)
+    put(root, "/etc/sysctl.d/zzz-x.conf", "vm.swappiness = 60\n")
+    with monkeypatch.context() as patch:
+        close(patch, root, "/etc/sysctl.d/zzz-x.conf", "/boot/grub")
+        recording = collect(str(root))
+    assert {"/etc/sysctl.d/zzz-x.conf", "/boot/grub", "/boot/grub/grub.cfg"} <= set(recording.skipped)
+    rows = {name: row for (name, _layer), row in verified(unpack(recording, tmp_path / "copy")).items()}
+    winner = rows["vm_sysctls.next_boot.vm.swappiness"]
+    assert (winner["status"], winner["source"]) == ("not_evaluated", "/etc/sysctl.d/zzz-x.conf")
+    booting = [row for name, row in rows.items() if name.startswith("boot.") and row["layer"] == "next_boot"]
+    assert booting and not [row for row in booting if row["status"] == "pass" and row["intended"]]
+    assert not [row for row in rows.values() if row["status"] == "error"]
+
+
+def test_a_check_that_meets_what_was_not_recorded_asks_for_a_recording_by_root(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "host"
+    provisioned_host(root)
+    with monkeypatch.context() as patch:
+        close(patch, root, "/proc/swaps")
+        recording = collect(str(root))
+    row = verified(unpack(recording, tmp_path / "copy"))["memory.swap.read", "running"]
+    assert (row["reason"], row["source"]) == ("not_recorded", "/proc/swaps")
+    assert "record it again, as root" in row["remedy"]
+
+
+def test_a_path_that_could_not_be_read_is_scrubbed_too(host: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = f"/boot/loader/entries/{MACHINE}-6.1.0.conf"
+    with monkeypatch.context() as patch:
+        close(patch, host, entry)
+        recording = collect(str(host))
+    (left,) = recording.skipped
+    assert MACHINE not in left and left in names(recording)
+
+
+@pytest.mark.parametrize("text", ['{"complete": false, "stopped": "took more than 60 s"}', "{cut off"])
+def test_a_recording_that_is_not_whole_confirms_nothing(tmp_path: Path, text: str) -> None:
+    provisioned_host(tmp_path)
+    assert run_module("host_verify", {"sysroot": str(tmp_path)})["verdict"] == "pass"
+    put(tmp_path, "/firsttouch-recording.json", text)
+    result = run_module("host_verify", {"sysroot": str(tmp_path), "concerns": ["thp", "boot"], "layers": ["running"]})
+    (row,) = [row for row in result["results"] if row["id"].startswith("plan.recording")]
+    assert (row["status"], row["intended"], result["verdict"]) == ("not_evaluated", True, "incomplete")
+
+
+def test_a_file_that_is_too_large_is_left_out_and_named(host: Path, tmp_path: Path) -> None:
     put(host, "/boot/grub/grub.cfg", "x" * 2000)
     recording = collect(str(host), limits=Limits(file_bytes=1000))
     assert recording.complete and "/boot/grub/grub.cfg" in recording.skipped
-    assert "/boot/grub/grub.cfg" not in names(recording)
+    copy = unpack(recording, tmp_path / "copy")
+    assert os.readlink(copy / "boot/grub/grub.cfg") == "grub.cfg"
 
 
 def test_the_same_host_gives_the_same_archive(host: Path) -> None:
