@@ -57,6 +57,23 @@ def refuse_unknown(given: t.Mapping[str, t.Collection[str]]) -> None:
         )
 
 
+def hook_paths(
+    moment: str, here: t.Any, hostvars: t.Mapping[str, t.Any], given: t.Mapping[str, t.Collection[str]]
+) -> list[str]:
+    """The paths of the hook of MOMENT that hosts have, and HERE, that of the task; "" for none.
+
+    GIVEN has the names of the variables by host. Raises AnsibleActionFail where a value cannot be told.
+    """
+    name = f"firsttouch_hook_{moment}"
+    found = {"", str(here or "")}
+    for host in [host for host, names in given.items() if name in names]:
+        try:
+            found.add(str(hostvars[host][name] or ""))
+        except AnsibleError as exc:
+            raise AnsibleActionFail(f"{name} of {host}: {exc}") from exc
+    return sorted(found)
+
+
 class ActionModule(ActionBase):
     """Controller side of rollout_check."""
 
@@ -84,6 +101,13 @@ class ActionModule(ActionBase):
                 )
         source = task_vars.get("ansible_inventory_sources") or []
         dirs = [s if os.path.isdir(s) else os.path.dirname(s) for s in map(str, source) if os.path.exists(s)]
-        result["hooks"] = {m: resolve_hook(m, str(hooks.get(m) or ""), dirs, self._loader) for m in MOMENTS}
+        # By the path as given: each host looks its own up, the task that runs once has the first host's alone.
+        result["hooks"] = {
+            moment: {
+                path: resolve_hook(moment, path, dirs, self._loader)
+                for path in hook_paths(moment, hooks.get(moment), hostvars, given)
+            }
+            for moment in MOMENTS
+        }
         result["changed"] = False
         return result

@@ -15,7 +15,8 @@ description:
     so a value in the inventory would be ignored silently; only C(-e firsttouch_serial=...) has an effect.
   - Fails when a host of the play has a variable with the prefix C(firsttouch_) that nothing reads, as a misspelt one,
     and names the nearest right name.
-  - Resolves each hook to an absolute path and fails when the file is missing or is no list of tasks.
+  - Resolves each hook that a host of the play has to an absolute path and fails when the file is missing or is no list
+    of tasks.
 attributes:
   check_mode:
     support: full
@@ -27,7 +28,8 @@ options:
   hooks:
     description:
       - Task files by the moment they run at, V(before), V(after) or V(failed). A relative path is looked for beside the
-        inventory. An empty string stands for no hook.
+        inventory. An empty string stands for no hook. Those that hosts have as C(firsttouch_hook_before),
+        C(firsttouch_hook_after) and C(firsttouch_hook_failed) are looked at in any case.
     type: dict
     default: {}
 author:
@@ -44,11 +46,11 @@ EXAMPLES = r"""
 
 RETURN = r"""
 hooks:
-  description: The absolute path of each hook, or an empty string.
+  description: By the moment, the absolute path of each hook by its path as given; an empty string for none.
   type: dict
   returned: success
   sample:
-    before: /srv/inventory/hooks/drain.yml
-    after: /srv/inventory/hooks/uncordon.yml
-    failed: ""
+    before: {"": "", hooks/drain.yml: /srv/inventory/hooks/drain.yml}
+    after: {"": "", hooks/uncordon.yml: /srv/inventory/hooks/uncordon.yml}
+    failed: {"": ""}
 """

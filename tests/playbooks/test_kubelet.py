@@ -74,7 +74,11 @@ def room(tmp_path: Path) -> Path:
 
 
 def test_drain_write_uncordon_and_back(room: Path, collections: Path) -> None:
-    """Undrained: refused, unchanged. Then hook, file, state, hook; the second time nothing; absent takes it away."""
+    """Undrained: refused, unchanged. Then hook, file, state, hook; the second time nothing; absent takes it away.
+
+    Undrained is also a host of a rollout that ran no hook on it, whatever its variables say. Without the variable the
+    role leaves what somebody has changed.
+    """
     (room / "play.yml").write_text(PLAYS)
     host = {
         "ansible_connection": "local",
@@ -92,11 +96,14 @@ def test_drain_write_uncordon_and_back(room: Path, collections: Path) -> None:
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
     seen = json.loads(done.stdout.splitlines()[-1])
     assert seen["undrained"] == {"status": 2, "reason": True, "file": False, "state": True, "hooks": []}
+    for name in ("null", "elsewhere"):
+        assert seen[name] == seen["undrained"], name
     assert seen["check"] == {"status": 0, "reason": False, "file": False, "state": True, "hooks": []}
     hooks = [f"before {STATE}", f"after {FILE}"]
     assert seen["real"] == {"status": 0, "reason": False, "file": True, "state": False, "hooks": hooks}
     assert seen["again"] == {"status": 0, "reason": False, "file": True, "state": False, "hooks": hooks}
     assert seen["again_changed"] == 0
+    assert seen["unset"] == seen["again"] and seen["unset_changed"] == 0
     assert seen["absent"] == {"status": 0, "reason": False, "file": False, "state": False, "hooks": hooks}
     assert not Path(FILE).exists()
 
@@ -113,9 +120,15 @@ for path, text in (("/usr/lib/systemd/system/kubelet.service", {unit!r}), ("/var
 Path({file!r}).parent.mkdir(parents=True)
 log = Path(ROOM, "kept", "hooks")
 HOOKS = ["-e", f"firsttouch_hook_before={{ROOM}}/before.yml", "-e", "firsttouch_hook_after=after.yml"]
+NULL = ["-e", '{{"firsttouch_hook_before": null, "firsttouch_hook_after": null}}']
+NO_HOOK_RAN = {{"__firsttouch_orchestrated": True, "__firsttouch_hooks": {{"before": "", "after": "", "failed": ""}}}}
 seen = {{}}
-for name, words in (("undrained", []), ("check", [*HOOKS, "--check"]), ("real", HOOKS), ("again", HOOKS),
+for name, words in (("undrained", []), ("null", NULL), ("elsewhere", [*HOOKS, "-e", json.dumps(NO_HOOK_RAN)]),
+                    ("check", [*HOOKS, "--check"]), ("real", HOOKS), ("again", HOOKS),
+                    ("unset", [*HOOKS, "-e", '{{"firsttouch_kubelet": null}}']),
                     ("absent", [*HOOKS, "-e", "firsttouch_kubelet=absent"])):
+    if name == "unset":
+        Path({file!r}).write_text(Path({file!r}).read_text() + "# somebody's\\n")
     done = subprocess.run(["ansible-playbook", "-i", "hosts.json", "play.yml", *words], cwd=ROOM, capture_output=True,
                           text=True, env={{**os.environ, "ANSIBLE_NOCOLOR": "1"}})
     print(done.stdout, done.stderr)

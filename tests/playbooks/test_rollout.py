@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -37,7 +38,9 @@ def rollout(collections: Path, tmp_path: Path) -> Any:
     (folder / "hooks").mkdir(parents=True)
     (folder / "hooks/before.yml").write_text(HOOK)
 
-    def run(*words: str, playbook: str = "provision", **variables: Any) -> tuple[int, list[list[str]], str]:
+    def run(
+        *words: str, playbook: str = "provision", own: Any = MappingProxyType({}), **variables: Any
+    ) -> tuple[int, list[list[str]], str]:
         common = {
             "ansible_connection": "local",
             "ansible_python_interpreter": "/bin/false",
@@ -45,7 +48,7 @@ def rollout(collections: Path, tmp_path: Path) -> Any:
             "firsttouch_hook_before": "hooks/before.yml",
             **variables,
         }
-        inventory = {"all": {"hosts": {host: {} for host in HOSTS}, "vars": common}}
+        inventory = {"all": {"hosts": {host: own.get(host, {}) for host in HOSTS}, "vars": common}}
         (folder / "hosts.json").write_text(json.dumps(inventory))
         kept = {key: value for key, value in os.environ.items() if not key.startswith("ANSIBLE_")}
         env = {**kept, "ANSIBLE_HOME": str(tmp_path / "home"), "ANSIBLE_COLLECTIONS_PATH": str(collections)}
@@ -117,3 +120,16 @@ def test_the_first_task_refuses(rollout: Any, playbook: str, variables: dict[str
     assert batches == []
     assert reason in " ".join(out.split())
     assert "PLAY [Provision]" not in out and "PLAY [Revert]" not in out
+
+
+@pytest.mark.parametrize("playbook", ["provision", "revert"])
+def test_a_host_runs_its_own_hook_whatever_the_first_host_has(rollout: Any, playbook: str) -> None:
+    """Without one of its own a host goes on to its roles, where it fails for want of a Python."""
+    own = {"n02": {"firsttouch_hook_before": "hooks/before.yml"}, "n03": {"firsttouch_hook_before": ""}}
+    limit = ["--limit", "n01,n02,n03", "-e", "firsttouch_serial=3"]
+    status, batches, out = rollout(*limit, playbook=playbook, own=own, firsttouch_hook_before=None)
+    assert status == 2 and batches == [["n01", "n02", "n03"]], out
+    told = re.findall(r"ok: \[(n\d+)\] => \{\s*.msg.: .batch=", out)
+    assert told == ["n02"], out
+    failed = re.findall(r"fatal: \[(n\d+)\]: FAILED! => .*The host stays out of service", out)
+    assert sorted(failed) == ["n01", "n03"], out

@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("ansible.plugins.action", reason="runs on the controller only")
 
-from ansible.errors import AnsibleActionFail
+from ansible.errors import AnsibleActionFail, AnsibleError
 from ansible.parsing.dataloader import DataLoader
 from ansible.plugins.action import ActionBase
 from ansible_collections.firsttouch.host.plugins.action import rollout_check
@@ -122,7 +122,7 @@ def test_a_serial_in_the_inventory_is_refused(check: Any) -> None:
 
 
 def test_a_serial_of_the_command_line_is_taken(check: Any) -> None:
-    hooks = {"before": "", "after": "", "failed": ""}
+    hooks = {moment: {"": ""} for moment in ("before", "after", "failed")}
     assert check({"a": {}}, {}) == {"hooks": hooks, "changed": False}
     assert check({"a": {}, "b": {}}, {"firsttouch_serial": "5"}) == {"hooks": hooks, "changed": False}
 
@@ -130,8 +130,34 @@ def test_a_serial_of_the_command_line_is_taken(check: Any) -> None:
 def test_hooks_are_looked_for_beside_the_inventory(check: Any, tmp_path: Path) -> None:
     (tmp_path / "drain.yml").write_text(TASKS)
     found = check({"a": {}}, {}, before="drain.yml", failed=os.path.join(tmp_path, "drain.yml"))["hooks"]
-    assert found == {"before": f"{tmp_path}/drain.yml", "after": "", "failed": f"{tmp_path}/drain.yml"}
+    drain = f"{tmp_path}/drain.yml"
+    assert found == {
+        "before": {"": "", "drain.yml": drain},
+        "after": {"": ""},
+        "failed": {"": "", drain: drain},
+    }
     with pytest.raises(AnsibleActionFail, match=r"firsttouch_hook_after: 'uncordon.yml' is not a file"):
         check({"a": {}}, {}, before="drain.yml", after="uncordon.yml")
     with pytest.raises(AnsibleActionFail, match=r"hooks: unknown during; known are before, after, failed"):
         check({"a": {}}, {}, during="drain.yml")
+
+
+def test_each_host_has_hooks_of_its_own(check: Any, tmp_path: Path) -> None:
+    """The task runs once, with the variables of the first host."""
+    (tmp_path / "drain.yml").write_text(TASKS)
+    hosts: dict[str, dict[str, Any]] = {"a": {}, "b": {"firsttouch_hook_before": "drain.yml"}}
+    hosts["c"] = {"firsttouch_hook_before": None}
+    assert check(hosts, {}, before="")["hooks"]["before"] == {"": "", "drain.yml": f"{tmp_path}/drain.yml"}
+    hosts["d"] = {"firsttouch_hook_before": "dran.yml"}
+    with pytest.raises(AnsibleActionFail, match=r"firsttouch_hook_before: 'dran.yml' is not a file"):
+        check(hosts, {}, before="")
+
+
+def test_a_hook_that_cannot_be_told_names_its_host() -> None:
+    class Broken(dict[str, Any]):
+        def __getitem__(self, name: str) -> Any:
+            raise AnsibleError("undefined")
+
+    hosts = {"a": Broken(firsttouch_hook_after="{{ nothing }}")}
+    with pytest.raises(AnsibleActionFail, match="firsttouch_hook_after of a: undefined"):
+        rollout_check.hook_paths("after", "", hosts, {"a": {"firsttouch_hook_after"}})
