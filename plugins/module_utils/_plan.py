@@ -55,7 +55,7 @@ def make_plan(
     for name in chosen:
         wish, absent = _wishes(name, intent, revert)
         old = planned[name] if (planned[name] or {}).get("state") == "present" else {}
-        job = Job(wish, absent, facts, dict(old or {}), judge, budget, planned)
+        job = Job(wish, absent, facts, dict(old or {}), judge, budget, planned, intent)
         if not wish and not absent:
             planned[name] = _orphaned(name, planned[name], record)
             continue

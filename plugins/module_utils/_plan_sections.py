@@ -26,7 +26,8 @@ class Job:
     """What a section is made of.
 
     intent: the variables that are set; absent: those that are to be removed; old: the section as recorded, empty
-    unless it is present there; budget: that of the huge pages; planned: the sections before this one.
+    unless it is present there; budget: that of the huge pages; planned: the sections before this one; given: all
+    variables as they are set, also where nothing of them is wanted any more.
     """
 
     intent: dict[str, Any]
@@ -36,6 +37,7 @@ class Job:
     judge: Judge
     budget: dict[str, dict[str, int]] = field(default_factory=dict)
     planned: Mapping[str, Any] = field(default_factory=dict)
+    given: Mapping[str, Any] = field(default_factory=dict)
 
     def kept(self, variable: str) -> bool:
         """Whether VARIABLE is not set and what the record holds of it stays."""
@@ -178,7 +180,9 @@ def services(job: Job) -> dict[str, Any]:
         text = f"{mode!r} is not one of {', '.join(_services.MODES)}"
         job.judge.refuse("bad_value", "conflicting_services", text)
     if job.facts.claims is None and mode == "stop":
-        text = "a file of tuned or another service cannot be read, so nobody can tell what it sets; run as root"
+        text = (
+            "a file of tuned or another service cannot be read, so nobody can tell what it sets; run as root"
+        )
         job.judge.refuse("services_unknown", "conflicting_services", text)
     found = _services.fights(job.facts.claims or (), job.planned)
     stop = sorted({fight.claim.unit for fight in found}) if mode == "stop" else []
@@ -186,12 +190,15 @@ def services(job: Job) -> dict[str, Any]:
 
 
 def kubelet(job: Job) -> dict[str, Any]:
-    """Without the variable the file stays known, so that whoever removes it finds it."""
+    """Without the variable the file stays known, so that whoever removes it finds it, and how the node is drained."""
     recorded: Mapping[str, Any] = job.planned.get("kubelet") or {}
     kept = {name: recorded.get(name) for name in ("file", "root_dir")}
     gone: dict[str, Any] = {**kept, "config": None, "tokens": []}
     if "kubelet" not in job.intent:
-        return {"variables": [], **gone, "drained": False, "reserved": {}}
+        given = job.given.get("kubelet")
+        told = given.get("drained") if isinstance(given, Mapping) else None
+        drained = recorded.get("drained") if told is None else told
+        return {"variables": [], **gone, "drained": drained is True, "reserved": {}}
     from . import _plan_kubelet
 
     body = _plan_kubelet.plan_kubelet(job.intent["kubelet"], job.facts, job.planned, job.judge)
@@ -217,7 +224,9 @@ def runtime(job: Job) -> dict[str, Any]:
                 rows[name] = _plan_runtime.plan_models(job.intent[name], job.facts, pages, job.judge)
             else:
                 given = job.intent[name]
-                rows[name] = _plan_runtime.plan_servers(given, job.facts, isolation, rows["models"], job.judge)
+                rows[name] = _plan_runtime.plan_servers(
+                    given, job.facts, isolation, rows["models"], job.judge
+                )
             names.append(name)
         elif job.kept(name) and has(job.old, name):
             rows[name] = list(job.old[name])

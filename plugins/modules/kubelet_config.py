@@ -145,9 +145,15 @@ def _run(module: AnsibleModule) -> None:
     )
     if plan.drain_due and not given["drained"]:
         path = next(iter(plan.states))
+        # A removal has no variable that could say so: the revert playbook takes the mapping, a run before it records it.
+        when = (
+            ""
+            if given["config"]
+            else " to the revert playbook, or in a run before firsttouch_kubelet is absent,"
+        )
         text = (
             f"{path} ({plan.states[path][0]}) has to go, and it says which container has which CPUs: drain the node "
-            f"first (firsttouch_hook_before), or say that it is drained (firsttouch_kubelet: {{drained: true}})"
+            f"first (firsttouch_hook_before), or say{when} that it is drained (firsttouch_kubelet: {{drained: true}})"
         )
         module.fail_json(msg=text, reason="not_drained", file=path)
     if plan.due and not module.check_mode:

@@ -269,6 +269,26 @@ def test_what_was_recorded_is_removed_by_name(tmp_path: Path) -> None:
     assert plan(root, {**INTENT, "kubelet": "absent"})["plan"]["sections"]["kubelet"]["file"] == DROPIN
 
 
+@pytest.mark.parametrize("said", [True, False])
+def test_a_removal_knows_how_the_node_is_drained(tmp_path: Path, said: bool) -> None:
+    """By what the record says, and a revert by what the variable says, where it does."""
+    root = node(tmp_path)
+    record(root, plan(root, {**INTENT, "kubelet": {"drained": said}}))
+    absent = {**INTENT, "kubelet": "absent"}
+    for intent, revert, drained in (
+        (absent, False, said),
+        ({}, True, said),
+        ({"kubelet": "present"}, True, said),
+        ({"kubelet": {"drained": True}}, True, True),
+        ({"kubelet": {"drained": False}}, True, False),
+        ({"kubelet": {"drained": "yes"}}, True, False),
+    ):
+        gone = plan(root, intent, revert=revert)["plan"]["sections"]["kubelet"]
+        assert (gone["config"], gone["drained"]) == (None, drained), intent
+    record(root, plan(root, absent))
+    assert plan(root, absent)["plan"]["sections"]["kubelet"]["drained"] is said
+
+
 @pytest.mark.parametrize(
     "change",
     [

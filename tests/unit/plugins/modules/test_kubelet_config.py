@@ -79,8 +79,15 @@ def test_nothing_happens_to_a_node_that_is_not_drained(host: Path) -> None:
     for check in (True, False):
         result = run(host, config(host), drained=False, check=check)
         assert (result["failed"], result["reason"], result["file"]) == (True, "not_drained", CPU)
-        assert "firsttouch_hook_before" in result["msg"]
+        assert "firsttouch_hook_before" in result["msg"] and "revert" not in result["msg"]
         assert files(host) == before
+    run(host, config(host))
+    start(host, NODES)
+    text = run(host, None, drained=False)["msg"]
+    assert (
+        "say to the revert playbook, or in a run before firsttouch_kubelet is absent, that it is drained"
+        in text
+    )
 
 
 def test_a_node_that_never_ran_a_pod_needs_no_drain(tmp_path: Path) -> None:
