@@ -22,6 +22,13 @@ _SECRET = re.compile(
     r"(?i)((?:[\w.-]*(?:passw|passphrase|secret|token|credential|api_?key|luks\.key|private)[\w.-]*)\s*[=:]\s*)"
     r"(\"[^\"]*\"|'[^']*'|[^\s\"']+)"
 )
+# The same in JSON, where only a text is one: a list of kernel arguments is called tokens in plan.json.
+_JSON_SECRET = re.compile(
+    r"(?i)(\"[^\"\n]*(?:passw|passphrase|secret|token|credential|api_?key|private)[^\"\n]*\"\s*:\s*)\"(?:[^\"\\\n]|\\.)*\""
+)
+_PEM = re.compile(r"(?s)-----BEGIN [A-Z0-9 ]+-----.*?(?:-----END [A-Z0-9 ]+-----|\Z)")
+# GRUB's `password USER TEXT`, in grub.cfg and in what makes it.
+_PASSWORD = re.compile(r"(?m)^(\s*password[ \t]+\S+[ \t]+)\S.*$")
 _PBKDF2 = re.compile(r"grub\.pbkdf2\.\S+")
 _SERIAL = re.compile(r"(?im)^(serial\w*\s*:\s*)\S.*$")
 _BUILDER = re.compile(r"\([^()\s]+@[^()\s]+\)")
@@ -34,7 +41,11 @@ _SYSTEM_MOUNTS = frozenset(
     ("/", "/boot", "/boot/efi", "/efi", "/dev", "/dev/shm", "/dev/hugepages", "/proc", "/sys", "/run")
 )
 _NUMBERS = frozenset(("/proc/zoneinfo", "/proc/meminfo", "/proc/iomem", "/proc/buddyinfo"))
-_ADDRESSED = ("/etc/", "/boot/", "/efi/", "/usr/lib/", "/run/", "/proc/cmdline", "/proc/self/")
+# Files that people and installers write; in others a number with dots is a version.
+_ADDRESSED = (
+    *("/etc/", "/boot/", "/efi/", "/usr/lib/", "/usr/local/lib/", "/run/", "/var/lib/"),
+    *("/proc/cmdline", "/proc/self/"),
+)
 
 
 class Scrubber:
@@ -67,12 +78,7 @@ class Scrubber:
 
     def text(self, path: str, text: str) -> str:
         """TEXT as recorded for PATH."""
-        if path.startswith("/sys/") or path in (
-            "/proc/zoneinfo",
-            "/proc/meminfo",
-            "/proc/iomem",
-            "/proc/buddyinfo",
-        ):
+        if path.startswith("/sys/") or path in _NUMBERS:
             return text
         if path in ("/etc/passwd", "/etc/group"):
             return _accounts(text, 4 if path == "/etc/passwd" else 3)
@@ -81,12 +87,10 @@ class Scrubber:
         if path == "/proc/version":
             text = _BUILDER.sub("(builder@host)", text)
         text = _SERIAL.sub(r"\g<1>0", _PBKDF2.sub("grub.pbkdf2.removed", text))
-        text = _SECRET.sub(r"\g<1>removed", text)
+        text = _PASSWORD.sub(r"\g<1>removed", _PEM.sub("removed", text))
+        text = _SECRET.sub(r"\g<1>removed", _JSON_SECRET.sub(r'\g<1>"removed"', text))
         text = self._ids(text)
-        if (
-            path.startswith(("/etc/", "/boot/", "/efi/", "/usr/lib/sysctl.d/", "/run/", "/var/lib/kubelet/"))
-            or path == "/proc/cmdline"
-        ):
+        if path.startswith(_ADDRESSED):
             text = self._numbered(_MAC, text, lambda n: f"02:00:00:00:00:{n % 256:02x}")
             text = self._numbered(_IPV4, text, lambda n: f"192.0.2.{n % 256}", _is_special)
             text = self._numbered(_IPV6, text, lambda n: f"2001:db8::{n:x}", lambda old: old in ("::1", "::"))

@@ -389,6 +389,14 @@ def test_the_kubelet_is_recorded_without_addresses(tmp_path: Path) -> None:
     assert "static" in texts and "10.96.0.10" not in texts and "10.9.8.7" not in texts
 
 
+def test_of_our_directory_only_our_own_files_are_recorded(tmp_path: Path) -> None:
+    ours = {"plan.json", "irqbalance.env", "models/m.json", "servers/s.json", "samplers/s.env"}
+    for name in (*ours, "tls/server.key", "server.key", "models/m.key", "plan.json.bak"):
+        put(tmp_path, f"/etc/firsttouch/{name}", "{}")
+    found = names(collect(str(tmp_path))) - {"/firsttouch-recording.json"}
+    assert found == {f"/etc/firsttouch/{name}" for name in ours}
+
+
 def test_a_part_of_the_threads_is_not_recorded_as_if_it_were_all(tmp_path: Path) -> None:
     root = tmp_path / "host"
     provisioned_host(root)
@@ -417,6 +425,29 @@ def test_a_part_of_the_threads_is_not_recorded_as_if_it_were_all(tmp_path: Path)
             "rd.luks.key=/k api_token='a b' quiet",
             "rd.luks.key=removed api_token=removed quiet",
         ),
+        (
+            "/etc/firsttouch/plan.json",
+            '{"api_token": "a \\" b", "tokens": ["quiet"], "Password": "x",\n"n": 1}',
+            '{"api_token": "removed", "tokens": ["quiet"], "Password": "removed",\n"n": 1}',
+        ),
+        ("/etc/grub.d/40_custom", "a\n  password root s3cret\nb", "a\n  password root removed\nb"),
+        (
+            "/boot/grub/grub.cfg",
+            "password_pbkdf2 root grub.pbkdf2.sha512.10000.AB\n",
+            "password_pbkdf2 root grub.pbkdf2.removed\n",
+        ),
+        (
+            "/etc/grub.d/40_custom",
+            "x\n-----BEGIN RSA PRIVATE KEY-----\nMIIE\nabc=\n-----END RSA PRIVATE KEY-----\ny",
+            "x\nremoved\ny",
+        ),
+        ("/etc/grub.d/40_custom", "x\n-----BEGIN CERTIFICATE-----\nMIIE\n", "x\nremoved"),
+        (
+            "/usr/lib/systemd/system/kubelet.service.d/10-x.conf",
+            "ExecStart=/usr/bin/kubelet --node-ip=10.20.30.40,fd00::7",
+            "ExecStart=/usr/bin/kubelet --node-ip=192.0.2.1,2001:db8::2",
+        ),
+        ("/usr/local/lib/sysctl.d/x.conf", "# of 10.20.30.40", "# of 192.0.2.1"),
         ("/proc/cmdline", "root=PARTUUID=1a2b3c4d-02", "root=PARTUUID=0000-0001"),
         ("/proc/cpuinfo", "Serial\t\t: 00000000abcdef01", "Serial\t\t: 0"),
         ("/proc/cmdline", "x=db-4.lan db-4 db-4-x", "x=host host db-4-x"),
