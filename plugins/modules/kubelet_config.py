@@ -145,7 +145,7 @@ def _run(module: AnsibleModule) -> None:
     )
     if plan.drain_due and not given["drained"]:
         path = next(iter(plan.states))
-        # A removal has no variable that could say so: the revert playbook takes the mapping, a run before it records it.
+        # A removal has no variable that says so: revert takes the mapping, a run before it records it.
         when = (
             ""
             if given["config"]
