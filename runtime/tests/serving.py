@@ -9,14 +9,15 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from firsttouch import Batch, InferenceServer, Options, Schema
+from firsttouch import Batch, InferenceClient, InferenceServer, Options, Schema
+from firsttouch.client import LeasedLane
 
 SCHEMA = Schema.of(
     {"obs": ("float32", (64, 3)), "id": ("int64", ())},
@@ -42,10 +43,33 @@ def check(number: int, arrays: dict[str, Any]) -> None:
     assert (arrays["act"] == np.float32(number) * 2).all()
 
 
+def hold(meta: Mapping[str, Any] | None) -> None:
+    """Make the file that META names under `hold`, and wait until somebody removes it: at most for a minute."""
+    if meta and "hold" in meta:
+        mark = Path(meta["hold"])
+        mark.touch()
+        assert eventually(lambda: not mark.exists(), 60), "nobody let go"
+
+
+@contextlib.contextmanager
+def held(client: InferenceClient, mark: Path) -> Iterator[tuple[LeasedLane, Path]]:
+    """A lane whose request the handler has taken and holds until MARK is removed, and MARK."""
+    try:
+        with client.lane() as lane:
+            lane.request["obs"][...] = 1
+            lane.request["id"][...] = 1
+            lane.submit({"hold": str(mark)})
+            assert eventually(mark.exists, 20), "the request is not taken"
+            yield lane, mark
+    finally:
+        mark.unlink(missing_ok=True)
+
+
 def handle(batch: Batch) -> None:
     """Answer twice obs[0, 0], after what the first request's metadata asks for."""
     meta = batch.metas[0] or {}
     time.sleep(meta.get("sleep", 0))
+    hold(meta)
     if "fail" in meta:
         raise RuntimeError(meta["fail"])
     if meta.get("silent"):

@@ -24,7 +24,7 @@ from firsttouch.errors import (
     SchemaError,
     TooLargeError,
 )
-from serving import SCHEMA, TRANSPORTS, address_of, check, end, eventually, request, serve, served
+from serving import SCHEMA, TRANSPORTS, address_of, check, end, eventually, held, request, serve, served
 
 
 @pytest.fixture(scope="module", params=TRANSPORTS)
@@ -139,21 +139,20 @@ def test_deadline(client: InferenceClient) -> None:
     """A late answer is an error in time; its lane is used again, and its answer given to nobody else."""
     began = time.monotonic()
     with pytest.raises(ExpiredError):
-        client.infer(request(1), {"sleep": 1.0}, timeout=0.05)
-    assert time.monotonic() - began < 0.8
+        client.infer(request(1), {"sleep": 2.0}, timeout=0.05)
+    assert time.monotonic() - began < 2.0, "it waited for the answer"
     for number in range(10, 15):
         check(number, client.infer(request(number))[0])
 
 
-def test_deadline_in_the_queue(client: InferenceClient) -> None:
+def test_deadline_in_the_queue(client: InferenceClient, tmp_path: Path) -> None:
     """A request whose time passed before the server took it is not run; over tcp time counts from its arrival."""
-    with client.lane() as slow, client.lane() as late:
-        for lane in (slow, late):
-            lane.request["obs"][...] = 1
-            lane.request["id"][...] = 1
-        slow.submit({"sleep": 0.2})
-        time.sleep(0.05)
+    with held(client, tmp_path / "mark") as (slow, mark), client.lane() as late:
+        late.request["obs"][...] = 1
+        late.request["id"][...] = 1
         late.submit({}, timeout=0.05)
+        time.sleep(0.1)
+        mark.unlink()
         assert slow.result()
         if client.peer.startswith("tcp"):
             assert late.result()

@@ -19,17 +19,18 @@ from firsttouch import InferenceClient
 from firsttouch._systemd import Notifier, inherited, notifier, watchdog_seconds
 from firsttouch.errors import AddressError, BrokenError, BusyError, KernelError, SchemaError
 from manager import Manager, managed, soon
-from serving import child, eventually
+from serving import child, eventually, held
 from test_faults import ANSWERS, CLIENTS, SEED, WRONG, Board, load, progress
 
 KILLS = 60 if SLOW else 6
 LANES = 8
 HANDLER = """
 import time
-from serving import SCHEMA, handle
+from serving import SCHEMA, handle, hold
 def answer(batch):
     obs, ids = batch.arrays["obs"], batch.arrays["id"]
     time.sleep((batch.metas[0] or {}).get("sleep", 0))
+    hold(batch.metas[0])
     act = obs.reshape(len(batch), -1)[:, :5] * 2
     whole = (obs.reshape(len(batch), -1) == ids.astype("f4")[:, None]).all()
     return {"act": act if whole else act * float("nan"), "id": ids}
@@ -217,7 +218,8 @@ def test_other_schema(folder: Path) -> None:
     with managed(folder, *words(folder)) as manager, InferenceClient(where) as client:
         ask(client, 1)
         memory = segment(manager)
-        text = HANDLER.replace("SCHEMA, handle", "Schema").replace("schema = SCHEMA", "schema = Schema.of({}, {})")
+        text = HANDLER.replace("SCHEMA, handle, hold", "Schema")
+        text = text.replace("schema = SCHEMA", "schema = Schema.of({}, {})")
         (folder / "mine.py").write_text(text.replace("from serving", "from firsttouch"))
         os.utime(folder / "mine.py", (1, 1))
         manager.restart()
@@ -275,15 +277,14 @@ def test_store_too_small(folder: Path) -> None:
 def test_no_restart(folder: Path) -> None:
     """When the manager gives the server up, who waits for an answer is told."""
     with managed(folder, *words(folder)) as manager:
-        client = InferenceClient(f"shm://{folder}/s", reconnect=False, timeout=20)
+        client = InferenceClient(f"shm://{folder}/s", reconnect=False, timeout=60)
         with client, client.lane() as lane:
             lane.submit()
             manager.kill()
             manager.drop()
-            began = time.monotonic()
+            # A client that is not told would find out at its deadline, which is another error.
             with pytest.raises(BrokenError):
                 lane.result()
-            assert time.monotonic() - began < 5
 
 
 def beats(manager: Manager) -> int:
@@ -296,14 +297,19 @@ def test_watchdog(folder: Path) -> None:
     where = f"shm://{folder}/s"
     with managed(folder, *words(folder), watchdog_us=300_000) as manager:
         assert eventually(lambda: beats(manager) > 3)
-        with InferenceClient(where) as client, client.lane() as lane:
-            lane.submit({"sleep": 2.0})
-            soon(0.4)
+        with InferenceClient(where) as client, held(client, folder / "mark") as (lane, mark):
+            assert eventually(lambda: _silent(manager), 20), "it beats although the handler hangs"
             before = beats(manager)
-            soon(0.8)
-            assert beats(manager) == before
+            mark.unlink()
             lane.result()
-            assert eventually(lambda: beats(manager) > before)
+            assert eventually(lambda: beats(manager) > before, 20)
+
+
+def _silent(manager: Manager) -> bool:
+    """Whether five beats in a row are left out; one may be under way when the handler begins."""
+    before = beats(manager)
+    soon(0.8)
+    return beats(manager) == before
 
 
 def test_watchdog_of_a_busy_server(folder: Path) -> None:
@@ -315,7 +321,7 @@ def test_watchdog_of_a_busy_server(folder: Path) -> None:
         stack.enter_context(child(lambda: load(f"shm://{folder}/s", board, 0)))
         assert eventually(lambda: board[ANSWERS] > 10, 20)
         before = beats(manager)
-        assert eventually(lambda: beats(manager) > before + 3, 3)
+        assert eventually(lambda: beats(manager) > before + 3, 20)
 
 
 def test_handler_fails(folder: Path) -> None:

@@ -99,7 +99,10 @@ def test_apply(mounter: Mounter, tmp_path: Path, policy: str) -> None:
     try:
         short = weights.plan(model, directory=store, policy=policy, nodes=nodes)
         assert not short.ok and short.applied == {}
-        grown = weights.plan(model, directory=store, policy=policy, nodes=nodes, apply=True)
+        try:
+            grown = weights.plan(model, directory=store, policy=policy, nodes=nodes, apply=True)
+        except errors.FragmentedError as error:
+            pytest.skip(f"NO HUGE PAGES: memory is in pieces here: {error}")
         assert grown.ok and count("nr_hugepages") == before + short.pages - 2 and len(grown.applied) == 1
         assert weights.load(model, directory=store, policy=policy, nodes=nodes).loaded and available() == 0
     finally:

@@ -121,6 +121,10 @@ def test_copy_and_wake_up_at_once(tmp_path: Path) -> None:
         with InferenceClient(where) as client, client.lane() as leased:
             lane = leased._lane
             words, sleeping = lane._words, lane._srv_sleep  # type: ignore[attr-defined]
+            # The sleep in which it was greeted ends yet; the one after an answer lasts.
+            lane.write(request(2))
+            leased.infer()
+            check(2, leased.reply)
             assert eventually(lambda: words[sleeping] == 1)
             hush(lane._bell)  # type: ignore[attr-defined]
             lane.write(request(1))
