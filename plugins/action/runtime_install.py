@@ -26,7 +26,7 @@ class ActionModule(ActionBase):
         super().run(tmp, task_vars)
         args = dict(self._task.args)
         wheels_dir = _folder(args.pop("wheels_dir", None), task_vars or {})
-        if args.get("state", "present") == "absent":
+        if args.get("state", "present") != "present":
             return self._execute_module(module_args=args, task_vars=task_vars)
         found = self._execute_module(module_args={"state": "query"}, task_vars=task_vars)
         if found.get("failed"):
@@ -35,7 +35,7 @@ class ActionModule(ActionBase):
             identity, wheels = self._choose(found, wheels_dir)
             args["id"] = identity
             args["wheels"] = [{"name": wheel.name, "sha256": wheel.sha256} for wheel in wheels]
-            if identity in found["installed"] or self._task.check_mode or args.get("state") == "rollback":
+            if identity in found["installed"] or self._task.check_mode:
                 return self._execute_module(module_args=args, task_vars=task_vars)
             return self._push(args, wheels, task_vars)
         except _wheels.WheelError as exc:
@@ -59,7 +59,8 @@ class ActionModule(ActionBase):
     def _push(
         self, args: dict[str, t.Any], wheels: list[_wheels.Wheel], task_vars: dict[str, t.Any] | None
     ) -> dict[str, t.Any]:
-        remote = self._make_tmp_path()
+        # The one that the query has, which goes in the end; another would stay.
+        remote = self._connection._shell.tmpdir or self._make_tmp_path()
         paths = []
         for wheel in wheels:
             place = self._connection._shell.join_path(remote, wheel.name)

@@ -22,6 +22,7 @@ import shutil
 import stat
 import sys
 import zipfile
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,6 +36,8 @@ RUN = "/run/firsttouch"
 TMPFILES = "/etc/tmpfiles.d/firsttouch.conf"
 TMPFILES_TEXT = f"{MARKER}\nd {RUN} 0755 firsttouch firsttouch -\n"
 MANIFEST = "firsttouch-version.json"
+# "LEFT CURRENT", written by a rollback: it is done while CURRENT is the current version.
+ROLLED_BACK = f"{TOP}/rolled_back"
 ACCOUNT = "firsttouch"
 # Tells our user from one that was there before.
 COMMENT = "First Touch runtime"
@@ -42,8 +45,11 @@ COMMENT = "First Touch runtime"
 _NOBODY = "65534"
 FOLDERS = ("models", "servers", "samplers")
 _VERSION = re.compile(r"[0-9][0-9A-Za-z.+_]*-[0-9a-f]{12}")
+# What a run that was killed leaves.
+_LEFT_OVER = re.compile(rf"\.({_VERSION.pattern}|current|previous)\.(new|gone)")
 _FILE = re.compile(rf"({'|'.join(FOLDERS)})/[A-Za-z0-9_-][A-Za-z0-9_.-]*\.(json|env)")
 _TRIAL = "import firsttouch.cli, firsttouch.client, firsttouch.server, firsttouch.weights"
+_BROKEN = (zipfile.BadZipFile, zlib.error, configparser.Error, UnicodeDecodeError, EOFError, RuntimeError)
 Run = Callable[[Sequence[str]], "tuple[int, str, str]"]
 
 
@@ -78,6 +84,7 @@ class Plan:
     install: str | None = None
     links: dict[str, tuple[str | None, str | None]] = field(default_factory=dict)
     drop: list[str] = field(default_factory=list)
+    left_over: list[str] = field(default_factory=list)
     texts: dict[str, tuple[str | None, str | None]] = field(default_factory=dict)
     make_user: bool = False
     drop_user: bool = False
@@ -92,6 +99,10 @@ class Plan:
             rows.append({"resource": f"runtime:{TOP}/{self.install}", "before": None, "after": "installed"})
         rows += [
             {"resource": f"runtime:{TOP}/{name}", "before": "installed", "after": None} for name in self.drop
+        ]
+        rows += [
+            {"resource": f"runtime:{TOP}/{name}", "before": "left over", "after": None}
+            for name in self.left_over
         ]
         for name, (before, after) in self.links.items():
             rows.append({"resource": f"file:{TOP}/{name}", "before": _arrow(before), "after": _arrow(after)})
@@ -178,39 +189,74 @@ def make_plan(root: str, wanted: Wanted, users: Mapping[str, str] | None = None)
     known = versions(root)
     current, previous = link(root, "current"), link(root, "previous")
     after: tuple[str | None, str | None] = (None, None)
+    mark = None
     if wanted.state == "present":
-        after = (wanted.identity, previous if current in (None, wanted.identity) else current)
+        others = (name for name in (current, previous) if name in known and name != wanted.identity)
+        after = (wanted.identity, next(others, None))
         plan.install = None if wanted.identity in known else wanted.identity
     elif wanted.state == "rollback":
-        after = (current, previous)
-        if current == wanted.identity:
-            if previous is None or previous not in known:
-                text = f"firsttouch_runtime_state: rollback has nothing to go to: {TOP} has none before {current}"
-                raise InstallError("no_previous", text)
-            after = (previous, current)
-        elif current is None:
-            text = f"firsttouch_runtime_state: rollback has nothing to go back from: {TOP} holds no version"
-            raise InstallError("no_previous", text)
+        after, mark = _roll_back(root, current, previous, known)
     plan.links = {"current": (current, after[0]), "previous": (previous, after[1])}
     plan.drop = [name for name in known if name not in after]
-    _plan_files(plan, wanted)
+    plan.left_over = [
+        name
+        for name in list_dir(root, TOP) or []
+        if _LEFT_OVER.fullmatch(name) or (_VERSION.fullmatch(name) and name not in (*known, plan.install))
+    ]
+    _plan_files(plan, wanted, mark)
     there = _comments() if users is None else users
     if wanted.state == "absent":
         plan.drop_user = there.get(ACCOUNT) == COMMENT
-        plan.drop_group = wanted.drop_group and plan.drop_user
+        plan.drop_group = wanted.drop_group and plan.drop_user and _alone_in_group()
     else:
         plan.make_user = ACCOUNT not in there
         plan.make_run = not os.path.isdir(resolve(root, RUN))
     return plan
 
 
-def _plan_files(plan: Plan, wanted: Wanted) -> None:
-    """Files of ours: those asked for, and all others in their folders, which hold nothing else."""
+def _roll_back(
+    root: str, current: str | None, previous: str | None, known: Sequence[str]
+) -> tuple[tuple[str | None, str | None], str]:
+    """((current, previous) after a rollback, the text of its mark). Raises InstallError `no_previous`, OSError.
+
+    The mark, and not the version that the controller would install, tells whether it is done: controllers differ.
+    """
+    if current is None:
+        text = f"firsttouch_runtime_state: rollback has nothing to go back from: {TOP} holds no version"
+        raise InstallError("no_previous", text)
+    mark = read_text(root, ROLLED_BACK) or ""
+    left, _blank, reached = mark.strip().partition(" ")
+    done = reached == current
+    target = current if done else previous
+    if target is None:
+        text = f"firsttouch_runtime_state: rollback has nothing to go to: {TOP} has none before {current}"
+        raise InstallError("no_previous", text)
+    if target not in known:
+        text = f"firsttouch_runtime_state: rollback leads to {target}, which is not complete in {TOP}"
+        raise InstallError("no_previous", f"{text}; set present")
+    if not done:
+        left, mark = current, f"{current} {target}\n"
+    return (target, left if left in known else None), mark
+
+
+def _alone_in_group() -> bool:
+    """Whether the group is there, and nobody but our user in it."""
+    try:
+        group = grp.getgrnam(ACCOUNT)
+    except KeyError:
+        return False
+    people = {row.pw_name for row in pwd.getpwall() if row.pw_gid == group.gr_gid}
+    return not {*group.gr_mem, *people} - {ACCOUNT}
+
+
+def _plan_files(plan: Plan, wanted: Wanted, mark: str | None) -> None:
+    """Files of ours: those asked for, and all others in their folders, which hold nothing else. MARK: of a rollback."""
     for name in wanted.files:
         if not _FILE.fullmatch(name):
             raise InstallError("bad_file", f"{name!r} is no file of {', '.join(FOLDERS)} below {ETC}")
     texts: dict[str, str | None] = {f"{ETC}/{name}": text for name, text in wanted.files.items()}
     texts[TMPFILES] = None if wanted.state == "absent" else TMPFILES_TEXT
+    texts[ROLLED_BACK] = mark
     for folder in FOLDERS:
         for name in list_dir(plan.root, f"{ETC}/{folder}") or []:
             texts.setdefault(f"{ETC}/{folder}/{name}", None)
@@ -232,21 +278,46 @@ def apply_plan(plan: Plan, wanted: Wanted, run: Run) -> None:
         nologin = next((p for p in ("/usr/sbin/nologin", "/sbin/nologin") if os.path.exists(p)), "/bin/false")
         words = ["useradd", "--system", "--gid", ACCOUNT, "--no-create-home", "--home-dir", "/nonexistent"]
         _call(run, [*words, "--shell", nologin, "--comment", COMMENT, ACCOUNT])
-    for path, (_old, text) in plan.texts.items():
-        real = resolve(plan.root, path)
-        if text is None:
-            remove(real)
-        else:
-            atomic_write(real, text, 0o644)
+    # The mark is there before a rollback, and goes after another version has come: it is right whenever this is killed.
+    texts = {path: text for path, (_old, text) in plan.texts.items()}
+    late = [ROLLED_BACK] if texts.get(ROLLED_BACK, "") is None else []
+    for path, text in texts.items():
+        if path not in late:
+            _put(plan.root, path, text)
     for name, (before, after) in plan.links.items():
         if before != after:
             _set_link(plan.root, name, after)
+    for path in late:
+        _put(plan.root, path, None)
     if plan.make_run:
         _make_run(plan.root)
-    for name in plan.drop:
-        shutil.rmtree(os.path.join(resolve(plan.root, TOP), name))
+    for name in (*plan.drop, *plan.left_over):
+        _drop(resolve(plan.root, TOP), name)
     if wanted.state == "absent":
         _remove_rest(plan, run)
+
+
+def _put(root: str, path: str, text: str | None) -> None:
+    real = resolve(root, path)
+    if text is None:
+        remove(real)
+    else:
+        atomic_write(real, text, 0o644)
+
+
+def _drop(top: str, name: str) -> None:
+    """Remove NAME of the directory TOP; a version loses its name first, so that no half of one keeps it."""
+    path = os.path.join(top, name)
+    if os.path.islink(path) or os.path.isfile(path):
+        os.unlink(path)
+        return
+    if not name.startswith("."):
+        gone = os.path.join(top, f".{name}.gone")
+        shutil.rmtree(gone, ignore_errors=True)
+        os.rename(path, gone)
+        path = gone
+    with contextlib.suppress(FileNotFoundError):  # went with the version of its name
+        shutil.rmtree(path)
 
 
 def _remove_rest(plan: Plan, run: Run) -> None:
@@ -313,6 +384,8 @@ def _install(root: str, identity: str, wanted: Wanted, run: Run) -> None:
             tail = (err or out).strip()[-400:]
             raise InstallError("does_not_start", f"{identity} cannot be imported on this host: {tail}")
         os.sync()
+        if os.path.lexists(os.path.join(top, identity)):  # without its manifest: half of it
+            _drop(top, identity)
         os.rename(scratch, os.path.join(top, identity))
         fsync_dir(top)
     except BaseException:
@@ -344,7 +417,12 @@ def make_version(folder: str, final: str, identity: str, wanted: Wanted) -> None
             found = hashlib.sha256(handle.read()).hexdigest()
         if found != digest:
             raise InstallError("wheel_broken", f"{name} arrived with sha256 {found}, not {digest}; run again")
-        records.update(_unpack(path, folder, site, final))
+        try:
+            records.update(_unpack(path, folder, site, final))
+        except _BROKEN as exc:
+            text = f"{name} cannot be unpacked, and is like that on the controller: {exc}; remove it from"
+            text += " firsttouch_wheels_dir, or where that is not set from ~/.cache/firsttouch/wheels, and run again"
+            raise InstallError("wheel_broken", text) from exc
     document = {
         "id": identity, "python": short, "wheels": [list(row) for row in wanted.wheels], "records": records
     }  # fmt: skip

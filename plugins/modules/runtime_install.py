@@ -31,7 +31,9 @@ attributes:
 options:
   state:
     description:
-      - V(present) has the version of the collection as the current one; V(rollback) the one before it.
+      - >-
+        V(present) has the version of the collection as the current one. V(rollback) goes back to the one before it,
+        once: that one stays until V(present), whichever controller asks. It needs no wheels.
       - V(absent) removes all versions, our files and our user.
       - V(query) only tells about the host.
     type: str
@@ -44,7 +46,7 @@ options:
     type: dict
     default: {}
   drop_group:
-    description: Whether O(state=absent) removes the group C(firsttouch) with the user.
+    description: Whether O(state=absent) removes the group C(firsttouch) with the user, unless others are in it.
     type: bool
     default: false
   wheels_dir:

@@ -26,11 +26,19 @@ class Host:
     def __init__(self, installed: list[str]) -> None:
         self.calls: list[dict[str, Any]] = []
         self.pushed: list[str] = []
+        self.made: list[str] = []
+        self.removed: list[str] = []
         self.found = {"python": [3, 13, 5], "machine": "x86_64", "glibc": [2, 41], "installed": installed}
 
     def execute(self, module_args: dict[str, Any], task_vars: Any = None) -> dict[str, Any]:
         self.calls.append(module_args)
         return dict(self.found) if module_args["state"] == "query" else {"changed": True}
+
+    def make(self, shell: SimpleNamespace) -> str:
+        """As the base class: the shell knows the directory from then on."""
+        shell.tmpdir = "/remote"
+        self.made.append(shell.tmpdir)
+        return "/remote"
 
 
 @pytest.fixture(autouse=True)
@@ -46,17 +54,18 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def go(folder: Path, host: Host, check: bool = False, **args: Any) -> dict[str, Any]:
+def go(
+    folder: Path, host: Host, check: bool = False, tmpdir: str | None = None, **args: Any
+) -> dict[str, Any]:
     plugin = runtime_install.ActionModule.__new__(runtime_install.ActionModule)
     plugin._task = SimpleNamespace(
         args={"wheels_dir": "wheels", "state": "present", **args}, check_mode=check
     )
-    plugin._connection = SimpleNamespace(
-        _shell=SimpleNamespace(tmpdir=None, join_path=lambda *parts: "/".join(parts))
-    )
+    shell = SimpleNamespace(tmpdir=tmpdir, join_path=lambda *parts: "/".join(parts))
+    plugin._connection = SimpleNamespace(_shell=shell)
     plugin._execute_module = host.execute
-    plugin._make_tmp_path = lambda: "/remote"
-    plugin._remove_tmp_path = lambda path: None
+    plugin._make_tmp_path = lambda: host.make(shell)
+    plugin._remove_tmp_path = host.removed.append
     plugin._transfer_file = lambda local, remote: host.pushed.append(remote)
     plugin._fixup_perms2 = lambda paths: None
     return plugin.run(task_vars={"inventory_dir": str(folder)})
@@ -84,18 +93,29 @@ def test_a_version_that_is_there_is_not_pushed_again(folder: Path) -> None:
     assert again.pushed == [] and again.calls[-1]["id"] == first.calls[-1]["id"]
 
 
-@pytest.mark.parametrize("how", [{"check": True}, {"state": "rollback"}])
-def test_check_and_rollback_push_nothing_and_name_the_version(folder: Path, how: dict[str, Any]) -> None:
+def test_a_check_pushes_nothing_and_names_the_version(folder: Path) -> None:
     first, other = Host([]), Host([])
     go(folder, first)
-    go(folder, other, **how)
+    go(folder, other, check=True)
     assert other.pushed == [] and other.calls[-1]["id"] == first.calls[-1]["id"]
 
 
-def test_absent_asks_for_no_wheel(tmp_path: Path) -> None:
+@pytest.mark.parametrize("state", ["absent", "rollback"])
+def test_what_installs_nothing_asks_for_no_wheel(tmp_path: Path, state: str) -> None:
     host = Host([])
-    go(tmp_path, host, state="absent")
-    assert host.calls == [{"state": "absent"}]
+    assert go(tmp_path, host, state=state) == {"changed": True}
+    assert host.calls == [{"state": state}]
+
+
+def test_the_wheels_go_into_the_directory_that_is_removed_in_the_end(folder: Path) -> None:
+    host = Host([])
+    go(folder, host, tmpdir="/remote/first")
+    assert host.calls[-1]["wheels_at"] == "/remote/first"
+    assert {path.rpartition("/")[0] for path in host.pushed} == {"/remote/first"}
+    assert host.removed == ["/remote/first"] and host.made == []
+    other = Host([])
+    go(folder, other)
+    assert other.made == ["/remote"] and other.removed == ["/remote"], "made where there is none yet"
 
 
 def test_a_directory_that_is_not_there_is_named(tmp_path: Path) -> None:

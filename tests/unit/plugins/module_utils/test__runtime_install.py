@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import base64
+import grp
 import hashlib
 import os
+import pwd
 import subprocess
 import zipfile
 from collections.abc import Sequence
@@ -169,6 +171,72 @@ def test_upgrade_rollback_and_upgrade_again(root: Path, tmp_path: Path) -> None:
     assert links(root) == (V3, V2) and ri.versions(str(root)) == [V2, V3], "the one before the last goes"
 
 
+def test_rollback_asks_nothing_of_the_controller_and_stays_until_present(root: Path, tmp_path: Path) -> None:
+    bring(root, wanted(tmp_path, V1))
+    bring(root, wanted(tmp_path, V2))
+    back = ri.Wanted("rollback", files=FILES)
+    assert {"resource": "file:/opt/firsttouch/current", "before": f"-> {V2}", "after": f"-> {V1}"} in bring(
+        root, back
+    )
+    assert links(root) == (V1, V2)
+    assert bring(root, back) == [] and links(root) == (V1, V2), "a second rollback does not go forward"
+    bring(root, wanted(tmp_path, V3))
+    assert links(root) == (V3, V1)
+    bring(root, back)
+    assert links(root) == (V1, V3), "present ends a rollback, so that the next one is one"
+    bring(root, ri.Wanted("absent"))
+    assert not (root / "opt/firsttouch").exists()
+
+
+@pytest.mark.parametrize("most", range(6))
+def test_a_rollback_that_was_interrupted_ends_at_the_version_before(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    bring(root, wanted(tmp_path, V1))
+    bring(root, wanted(tmp_path, V2))
+    back = ri.Wanted("rollback", files=FILES)
+    steps = interrupt(monkeypatch, most)
+    try:
+        ri.apply_plan(ri.make_plan(str(root), back, USERS), back, Commands())
+    except KeyboardInterrupt:
+        assert most < 3
+    else:
+        assert len(steps) == 3, "the mark and two links"
+    monkeypatch.undo()
+    bring(root, back)
+    assert links(root) == (V1, V2) and ri.versions(str(root)) == [V1, V2]
+
+
+def interrupt(monkeypatch: pytest.MonkeyPatch, most: int) -> list[str]:
+    """End what is done after MOST files and links; those that were written."""
+    done: list[str] = []
+
+    def counted(name: str) -> None:
+        real = getattr(ri, name)
+
+        def call(*args: Any) -> Any:
+            if len(done) >= most:
+                raise KeyboardInterrupt
+            done.append(name)
+            return real(*args)
+
+        monkeypatch.setattr(ri, name, call)
+
+    for name in ("atomic_write", "remove", "_set_link"):
+        counted(name)
+    return done
+
+
+def test_a_rollback_to_what_is_not_complete_is_refused(root: Path, tmp_path: Path) -> None:
+    bring(root, wanted(tmp_path, V1))
+    bring(root, wanted(tmp_path, V2))
+    back = ri.Wanted("rollback", files=FILES)
+    (root / "opt/firsttouch" / V1 / ri.MANIFEST).unlink()
+    with pytest.raises(ri.InstallError, match=f"{V1}.*not complete.*present") as told:
+        ri.make_plan(str(root), back, USERS)
+    assert told.value.reason == "no_previous"
+
+
 def test_rollback_without_a_version_before_is_refused(root: Path, tmp_path: Path) -> None:
     for _ in range(2):
         with pytest.raises(ri.InstallError, match="firsttouch_runtime_state: rollback") as told:
@@ -211,6 +279,79 @@ def test_absent_leaves_nothing(root: Path, tmp_path: Path) -> None:
     assert rest == {"opt", "etc", "etc/firsttouch", "etc/tmpfiles.d"}, "folders that are not ours alone"
 
 
+def halve(version: Path) -> None:
+    """Leave of VERSION what a removal that was killed leaves."""
+    (version / ri.MANIFEST).unlink()
+    (version / "bin" / "python").unlink()
+
+
+def test_a_version_that_was_half_removed_comes_back_whole(root: Path, tmp_path: Path) -> None:
+    bring(root, wanted(tmp_path, V1))
+    halve(root / "opt/firsttouch" / V1)
+    bring(root, wanted(tmp_path, V1))
+    assert ri.damage(str(root), V1) == [] and (root / "opt/firsttouch" / V1 / "bin/python").is_symlink()
+
+
+def test_what_a_killed_run_left_goes_and_is_told(root: Path, tmp_path: Path) -> None:
+    top = root / "opt/firsttouch"
+
+    def litter() -> list[dict[str, Any]]:
+        names = [f".{V3}.new", f".{V2}.gone", V2, ".current.new"]
+        for name in names[:3]:
+            put(root, f"/opt/firsttouch/{name}/bin/x", "")
+        (top / names[3]).symlink_to(V3)
+        return [
+            {"resource": f"runtime:/opt/firsttouch/{name}", "before": "left over", "after": None}
+            for name in sorted(names)
+        ]
+
+    bring(root, wanted(tmp_path, V1))
+    put(root, "/opt/firsttouch/notes/a", "not ours")
+    rows = litter()
+    assert bring(root, wanted(tmp_path, V1)) == rows
+    assert sorted(os.listdir(top)) == [V1, "current", "notes"]
+    rows = litter()
+    changes = bring(root, ri.Wanted("absent"))
+    assert [row for row in changes if row in rows] == rows
+    assert os.listdir(top) == ["notes"]
+
+
+def test_a_version_before_that_is_not_complete_is_none(root: Path, tmp_path: Path) -> None:
+    bring(root, wanted(tmp_path, V1))
+    halve(root / "opt/firsttouch" / V1)
+    bring(root, wanted(tmp_path, V2))
+    assert links(root) == (V2, None) and not (root / "opt/firsttouch" / V1).exists()
+
+
+@pytest.mark.parametrize(
+    ("members", "primary", "goes"),
+    [
+        ((), {"firsttouch": 990}, True),
+        (("firsttouch",), {}, True),
+        (("ada",), {}, False),
+        ((), {"ada": 990}, False),
+    ],
+)
+def test_the_group_goes_where_nobody_else_is_in_it(
+    root: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    members: tuple[str, ...],
+    primary: dict[str, int],
+    goes: bool,
+) -> None:
+    group = grp.struct_group(("firsttouch", "x", 990, list(members)))
+    people = [pwd.struct_passwd((name, "x", 1, gid, "", "/", "/bin/sh")) for name, gid in primary.items()]
+    monkeypatch.setattr(grp, "getgrnam", lambda name: group)
+    monkeypatch.setattr(pwd, "getpwall", lambda: people)
+    bring(root, wanted(tmp_path, V1))
+    run = Commands()
+    changes = bring(root, ri.Wanted("absent", drop_group=True), run)
+    assert ("group:firsttouch" in [row["resource"] for row in changes]) is goes
+    assert ("groupdel" in [call[0] for call in run.calls]) is goes
+    assert ("usermod" in [call[0] for call in run.calls]) is not goes
+
+
 def test_a_user_that_was_there_before_stays(root: Path, tmp_path: Path) -> None:
     run = Commands()
     theirs = {"firsttouch": "Somebody else"}
@@ -243,6 +384,29 @@ def test_a_wheel_that_arrived_broken_is_refused(root: Path, tmp_path: Path) -> N
         ri.apply_plan(ri.make_plan(str(root), what, USERS), what, Commands())
     assert told.value.reason == "wheel_broken"
     assert ri.versions(str(root)) == []
+
+
+@pytest.mark.parametrize("how", ["cut", "no zip", "bad script", "no text"])
+def test_a_wheel_that_is_broken_at_its_source_is_named(root: Path, tmp_path: Path, how: str) -> None:
+    name, _digest = wheel_of(tmp_path, "0.1.0")
+    path = tmp_path / name
+    data = path.read_bytes()
+    if how == "cut":
+        data = data[: len(data) // 2]
+    elif how == "no zip":
+        data = b""
+    else:
+        text = b"[console_scripts" if how == "bad script" else b"\xff\xfe"
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("toy-0.1.0.dist-info/entry_points.txt", text)
+        data = path.read_bytes()
+    path.write_bytes(data)
+    what = ri.Wanted("present", V1, ((name, hashlib.sha256(data).hexdigest()),), str(tmp_path), FILES)
+    with pytest.raises(ri.InstallError) as told:
+        ri.apply_plan(ri.make_plan(str(root), what, USERS), what, Commands())
+    assert told.value.reason == "wheel_broken"
+    assert name in str(told.value) and "firsttouch_wheels_dir" in str(told.value)
+    assert os.listdir(root / "opt/firsttouch") == []
 
 
 @pytest.mark.parametrize("name", ["../x.py", "/x.py", "toy/../../x.py", "toy\\x.py"])
