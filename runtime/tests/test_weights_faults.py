@@ -472,14 +472,14 @@ def test_opened_while_it_is_swapped(store: str, tmp_path: Path) -> None:
     with subprocess.Popen(command, env=env, stdout=subprocess.PIPE) as swapper:
         try:
             assert swapper.stdout and swapper.stdout.readline()
-            generations, deadline = set(), time.monotonic() + 60
-            while len(generations) < 6 and time.monotonic() < deadline:
+            generations, began = set(), time.monotonic()
+            while (spent := time.monotonic() - began) < 3 or (len(generations) < 6 and spent < 60):
                 with weights.open("m", directory=store) as found:
                     generations.add(found.generation)
                 assert weights.ls(store)
         finally:
             swapper.kill()
-    assert len(generations) == 6
+    assert len(generations) > 5
     weights.rm("m", directory=store)
 
 
