@@ -6,12 +6,13 @@ from __future__ import annotations
 import io
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from firsttouch import _cli_weights, _progress, errors, weights
+from firsttouch import _cli_weights, _linux, _progress, errors, weights
 from weights_host import Mounter, make_model
 
 
@@ -70,6 +71,37 @@ def test_json(capsys: pytest.CaptureFixture[str], store: str, run_directory: str
     status, found = run_json(capsys, "gc", "--dry-run", "--dir", store)
     assert found["dry_run"] and found["superseded"] == []
     assert run_json(capsys, "rm", "m", "--dir", store)[1] == {"removed": image["paths"]}
+
+
+def test_ls_asks_the_kernel_where_the_pages_are(
+    capsys: pytest.CaptureFixture[str],
+    store: str,
+    run_directory: str,
+    model: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The manifest tells of the time of the load; pages may have been moved since, or not be told of at all."""
+    image = run_json(capsys, "load", str(model), "--dir", store)[1]
+    (row,) = run_json(capsys, "ls", "--dir", store)[1]["images"]
+    assert row["pages_by_node"] == image["nodes"] == {"0": image["pages"]}
+    asked: list[int] = []
+
+    def moved(addresses: Sequence[int]) -> list[int]:
+        asked.extend(addresses)
+        return [1] * len(addresses)
+
+    monkeypatch.setattr(_linux, "page_nodes", moved)
+    (row,) = run_json(capsys, "ls", "--dir", store)[1]["images"]
+    assert row["pages_by_node"] == {"1": image["pages"]} and len(set(asked)) == image["pages"]
+    for hidden in (lambda addresses: [-2] * len(addresses), _no_such_call):
+        monkeypatch.setattr(_linux, "page_nodes", hidden)
+        assert run_json(capsys, "ls", "--dir", store)[1]["images"][0]["pages_by_node"] is None
+        assert run(capsys, "ls", "--dir", store)[0] == 0
+    assert run(capsys, "rm", "m", "--dir", store)[0] == 0
+
+
+def _no_such_call(addresses: Sequence[int]) -> list[int]:
+    raise OSError(38, "move_pages: Function not implemented")
 
 
 def test_errors(

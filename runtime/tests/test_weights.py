@@ -544,6 +544,27 @@ def test_incomplete_replicas(store: str, tmp_path: Path) -> None:
     assert weights.gc(directory=store)["incomplete"] == [path] and os.listdir(store) == []
 
 
+def test_verify_looks_at_each_replica(store: str, tmp_path: Path) -> None:
+    """A byte that changed in the memory of another node is found too; of an image's path that image alone is meant."""
+    image = load(make_model(tmp_path / "m"), store, policy="replicate", nodes=[0])
+    other = image.path.replace(".node0.", ".node1.")
+    size = os.path.getsize(image.path)
+    with open(image.path, "rb") as old, open(other, "w+b") as new:
+        new.truncate(size)
+        with mmap.mmap(old.fileno(), size, prot=mmap.PROT_READ) as source, mmap.mmap(new.fileno(), size) as target:
+            target[:] = source[:]
+    os.chmod(other, 0o440)
+    found = weights.verify("m", deep=True, directory=store)
+    assert sorted(found["images"]) == [image.path, other] and found["chunks"] == 1
+    with weights.open(other) as there:
+        offset = there.tensor("layer0.weight").offset
+    scribble(other, offset + 5)
+    with pytest.raises(errors.ChecksumMismatchError) as caught:
+        weights.verify("m", deep=True, directory=store)
+    assert caught.value.facts["image"] == other
+    assert weights.verify(image.path, deep=True)["images"] == [image.path]
+
+
 def test_gc_keeps_what_is_in_use(store: str, tmp_path: Path) -> None:
     """gc removes older generations, and nothing of a model that is being loaded."""
     first = load(make_model(tmp_path / "a"), store, name="m")

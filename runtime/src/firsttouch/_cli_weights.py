@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from firsttouch import _checksums, _loader, _planning, _pool, _progress, _store, weights
+from firsttouch import _checksums, _loader, _planning, _pool, _progress, _store, _weights, weights
 from firsttouch.errors import ArgumentError, FirstTouchError, WeightsError
 
 # The last column of /proc/PID/maps.
@@ -295,7 +295,7 @@ def _ls(args: argparse.Namespace) -> dict[str, Any]:
             "path": row.path,
             "bytes": row.bytes,
             "page_bytes": row.block.page_bytes if row.block else None,
-            "pages_by_node": row.nodes,
+            "pages_by_node": None if row.trouble else _weights.nodes_now(row),
             "ready": not row.trouble,
             "trouble": row.trouble,
             "mappers": users[row.path],
@@ -310,7 +310,7 @@ def _ls(args: argparse.Namespace) -> dict[str, Any]:
 def _show_ls(found: dict[str, Any]) -> None:
     rows = [("MODEL", "GEN", "SIZE", "PAGES", "NODES", "MAPPERS", "STATE")]
     for row in found["images"]:
-        nodes = " ".join(f"{node}:{count}" for node, count in row["pages_by_node"].items())
+        nodes = " ".join(f"{node}:{count}" for node, count in (row["pages_by_node"] or {}).items())
         page = row["page_bytes"]
         pages = f"{row['bytes'] // page}x{_pool.size_text(page)}" if page else ""
         name = row["model"] if row["node"] is None else f"{row['model']} (node {row['node']})"
@@ -329,7 +329,8 @@ def _verify(args: argparse.Namespace) -> dict[str, Any]:
 
 def _show_verify(found: dict[str, Any]) -> None:
     chunks = f", {found['chunks']} chunks by {found['checksum']}" if found["chunks"] else ""
-    _say(f"{found['image']}: ok: {found['tensors']} tensors in {found['shards']} files{chunks}")
+    for path in found["images"]:
+        _say(f"{path}: ok: {found['tensors']} tensors in {found['shards']} files{chunks}")
 
 
 def _rm(args: argparse.Namespace) -> dict[str, Any]:

@@ -3,17 +3,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
 
-from firsttouch import _checksums, _image, _loader, _mapped, _pool, _safetensors, _store, _views
+from firsttouch import _checksums, _image, _linux, _loader, _mapped, _pool, _safetensors, _store, _views
 from firsttouch._image import Layout, Tensor
 from firsttouch._pool import Placement
 from firsttouch._workers import Workers
-from firsttouch.errors import ArgumentError, ChecksumMismatchError, NotReadyError
+from firsttouch.errors import ArgumentError, ChecksumMismatchError, FirstTouchError, NotReadyError
 
 StrPath = str | os.PathLike[str]
 
@@ -93,13 +95,59 @@ def _check_stamp(path: str, row: Mapping[str, Any]) -> None:
 def verify(
     name: str, *, deep: bool = False, directory: str | None = None, threads: int = _loader.THREADS
 ) -> dict[str, Any]:
-    """Check image NAME: tables, headers, and with DEEP the digest of every chunk. Returns what was checked.
+    """Check model NAME, each replica of it: tables, headers, and with DEEP the digest of every chunk. Returns what was
+    checked, with counts of one image. Of an image's path that image alone.
 
     Raises NotReadyError, ChecksumMismatchError.
     """
-    with open_weights(name, directory=directory) as weights:
-        report = weights.check(deep, threads)
-    return {"image": weights.path, **report}
+    for left in reversed(range(_store.RACES)):
+        with contextlib.ExitStack() as stack:
+            found = [stack.enter_context(open_weights(name, directory=directory))]
+            try:
+                found += [stack.enter_context(open_weights(path)) for path in _other_replicas(found[0], name)]
+            except NotReadyError:
+                # A swap came between: the set of the next generation has the name by now.
+                if left and not os.path.exists(found[0].path):
+                    continue
+                raise
+            reports = [weights.check(deep, threads) for weights in found]
+            return {"image": found[0].path, "images": [weights.path for weights in found], **reports[0]}
+    raise AssertionError("the last try raised")
+
+
+def _other_replicas(weights: Weights, name: str) -> list[str]:
+    """The images of the set of WEIGHTS beside it, unless NAME is the path of one. Raises NotReadyError."""
+    nodes = set(weights.manifest.get("replicas", []))
+    if not nodes or ("/" in name and _image.parse_image_name(os.path.basename(name))):
+        return []
+    rows = _store.entries([os.path.dirname(weights.path)], weights.model)
+    group = [row for row in rows if row.name.generation == weights.generation]
+    if not nodes <= {row.name.node for row in group}:
+        raise _store.not_ready(weights.path, "replicas of it are missing", "incomplete")
+    return [row.path for row in group if row.path != weights.path]
+
+
+def nodes_now(row: _store.Entry) -> dict[str, int] | None:
+    """Pages of image ROW by node, as the kernel tells now; None where it does not tell, or the image is gone.
+
+    What the manifest says is how they lay after the load: the kernel may have moved pages since.
+    """
+    if row.block is None:
+        return None
+    try:
+        fd = os.open(row.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        try:
+            if os.fstat(fd).st_ino != row.ino:
+                return None
+            view = np.frombuffer(_mapped.map_read_only(fd, row.block.image_bytes), np.uint8)
+        finally:
+            os.close(fd)
+        # move_pages(2) knows the pages of this process's own page tables only.
+        view[:: row.block.page_bytes].max()
+        found = _linux.nodes_of_pages(view.ctypes.data, row.block.image_bytes, row.block.page_bytes)
+    except (OSError, FirstTouchError):
+        return None
+    return None if min(found) < 0 else {str(node): count for node, count in sorted(found.items())}
 
 
 class Weights(Mapping[str, npt.NDArray[Any]]):

@@ -372,6 +372,24 @@ def test_files_of_the_plan_are_compared_word_for_word(tmp_path: Path, runtime: R
     }
 
 
+def test_a_recording_without_addresses_is_as_planned(tmp_path: Path, runtime: Runtime) -> None:
+    def told(planned: str, recorded: str) -> _verdict.Result:
+        plan = {"sections": {"runtime": {**SECTION, "files": {"servers/a.json": planned}}}}
+        put(tmp_path, "/etc/firsttouch/servers/a.json", recorded)
+        return answers(tmp_path, plan, live=False)["runtime.file.servers/a.json"]
+
+    text = '{"address": "tcp://10.1.2.3:5555"}\n'
+    assert told(text, '{"address": "tcp://192.0.2.7:5555"}\n').status == "pass"
+    assert told(text, '{"address": "tcp://192.0.2.7:5556"}\n').status == "fail"
+
+
+def test_nothing_that_a_recording_cannot_hold_makes_it_incomplete(tmp_path: Path, runtime: Runtime) -> None:
+    for name, text in SECTION["files"].items():
+        put(tmp_path, f"/etc/firsttouch/{name}", text)
+    put(tmp_path, _runtime_install.TMPFILES, _runtime_install.TMPFILES_TEXT)
+    assert _verdict.verdict(list(answers(tmp_path, live=False).values())) == "pass"
+
+
 @pytest.mark.parametrize("absent", [False, True])
 def test_what_is_left_over_is_named(tmp_path: Path, runtime: Runtime, absent: bool) -> None:
     installed(tmp_path)
