@@ -31,6 +31,16 @@ def change_sets(host: str, kind: str) -> list[list[tuple[str, str, str]]]:
     ]
 
 
+def changed(host: str, before: str, after: str) -> dict[str, Any]:
+    """What differs between HOST's fingerprints of two moments, by part; nothing does where nothing was changed."""
+    first, second = fingerprint(host, before), fingerprint(host, after)
+    assert len(first["files"]) > 100 and len(first["settings"]) > 30, "a small fingerprint proves nothing"
+    found = {part: difference(first[part], second[part]) for part in ("files", "settings")}
+    boots = [{key: taken[key] for key in ("boot_id", "cmdline")} for taken in (first, second)]
+    found["boot"] = difference(*boots)
+    return {part: rows for part, rows in found.items() if rows}
+
+
 def kept(name: str) -> dict[str, Any]:
     """What the scenario kept on the controller as NAME.json."""
     result: dict[str, Any] = json.loads((state_dir() / f"{name}.json").read_text())

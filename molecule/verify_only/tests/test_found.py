@@ -205,8 +205,4 @@ def test_the_interrupt_and_the_thread_are_named(root: dict[str, dict[str, Any]])
 
 @pytest.mark.parametrize("moment", ["after-root", "after-user"])
 def test_nothing_was_changed(name: str, moment: str) -> None:
-    before, after = records.fingerprint(name, "broken"), records.fingerprint(name, moment)
-    assert len(before["files"]) > 100 and len(before["settings"]) > 30, "a small fingerprint proves nothing"
-    for part in ("files", "settings"):
-        assert records.difference(before[part], after[part]) == {}
-    assert (before["boot_id"], before["cmdline"]) == (after["boot_id"], after["cmdline"])
+    assert records.changed(name, "broken", moment) == {}
