@@ -17,6 +17,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import typing as t
 import zipfile
 from dataclasses import dataclass
@@ -214,27 +215,41 @@ def _least_python(project: t.Mapping[str, t.Any]) -> tuple[int, int]:
 
 
 def _download(folder: Path, wanted: t.Sequence[Requirement], host: Host) -> None:
-    """Fill FOLDER by pip; what is optional and not to be had is left out. Raises WheelError."""
+    """Fill FOLDER by pip; what is optional and not to be had is left out. Raises WheelError, OSError."""
     os.makedirs(folder, exist_ok=True)
     base = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    base += ["--only-binary", ":all:", "--implementation", "cp", "--dest", str(folder)]
+    base += ["--only-binary", ":all:", "--implementation", "cp"]
     base += ["--python-version", f"{host.python[0]}.{host.python[1]}"]
     for platform in host.platforms:
         base += ["--platform", platform]
     optional = {str(Requirement(row)) for row in OPTIONAL}
     for requirement in wanted:
-        try:
-            done = subprocess.run(
-                [*base, str(requirement)], capture_output=True, text=True, timeout=_PIP_SECONDS, check=False,
-                stdin=subprocess.DEVNULL,
-            )  # fmt: skip
-        except (OSError, subprocess.TimeoutExpired) as exc:
-            raise WheelError(
-                "index_unreachable", f"{VARIABLE} is not set, and pip cannot run: {exc}"
-            ) from exc
-        if done.returncode and str(requirement) not in optional:
-            tail = " ".join(done.stderr.split())[-300:]
-            text = f"{VARIABLE} is not set, and pip on the controller gets no wheel of {requirement} for {host.word}"
-            raise WheelError(
-                "index_unreachable", f"{text}: {tail}; set {VARIABLE} to a directory with the wheels"
-            )
+        # pip writes in place and keeps a file that is there: half a wheel of a run that was killed, or of another that
+        # goes on for the next host.
+        with tempfile.TemporaryDirectory(prefix=".download-", dir=folder) as scratch:
+            complaint = _pip([*base, "--dest", scratch, str(requirement)])
+            if complaint is None:
+                for path in Path(scratch).glob("*.whl"):
+                    os.replace(path, folder / path.name)
+            elif str(requirement) not in optional:
+                text = f"{VARIABLE} is not set, and pip on the controller gets no wheel of {requirement}"
+                text += f" for {host.word}"
+                raise WheelError(
+                    "index_unreachable", f"{text}: {complaint}; set {VARIABLE} to a directory with the wheels"
+                )
+
+
+def _pip(command: list[str]) -> str | None:
+    """Why COMMAND failed; None when it did not. Raises WheelError where it cannot run."""
+    try:
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=_PIP_SECONDS,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+    except (OSError, subprocess.TimeoutExpired) as exc:
+        raise WheelError("index_unreachable", f"{VARIABLE} is not set, and pip cannot run: {exc}") from exc
+    return " ".join(done.stderr.split())[-300:] if done.returncode else None

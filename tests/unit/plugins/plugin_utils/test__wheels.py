@@ -11,6 +11,7 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -106,6 +107,57 @@ def test_a_directory_without_what_is_needed_is_named(tmp_path: Path) -> None:
     assert told.value.reason == "wheel_missing"
     for word in ("firsttouch_wheels_dir", str(folder), "msgspec", "cp313-x86_64-glibc2.41"):
         assert word in str(told.value)
+
+
+class Pip:
+    """In the place of pip: `pip download` leaves a wheel in --dest where none is, and its STATUS."""
+
+    def __init__(self, folder: Path, status: int = 0) -> None:
+        self.folder, self.status = folder, status
+        self.seen: list[list[str]] = []
+
+    def __call__(self, words: list[str], **_more: Any) -> subprocess.CompletedProcess[str]:
+        dest = Path(words[words.index("--dest") + 1])
+        name = Requirement(words[-1]).name.replace("-", "_")
+        wheel = dest / f"{name}-99.0-cp313-cp313-manylinux2014_x86_64.whl"
+        if not wheel.exists():
+            wheel.write_bytes(b"whole" if self.status == 0 else b"cu")
+        self.seen.append(sorted(path.name for path in self.folder.glob("*.whl")))
+        return subprocess.CompletedProcess(words, self.status, "", "killed")
+
+
+def test_what_pip_brings_is_in_the_cache_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = tmp_path / "cache"
+    folder = cache / TRIXIE.word
+    monkeypatch.setattr(subprocess, "run", Pip(folder, status=1))
+    with pytest.raises(_wheels.WheelError, match="killed") as told:
+        _wheels.wheel_set(RUNTIME, TRIXIE, None, cache)
+    assert told.value.reason == "index_unreachable"
+    assert list(folder.iterdir()) == [], "half a wheel would be taken from then on"
+    pip = Pip(folder)
+    monkeypatch.setattr(subprocess, "run", pip)
+    _identity, wheels = _wheels.wheel_set(RUNTIME, TRIXIE, None, cache)
+    assert {wheel.name.partition("-")[0] for wheel in wheels[1:]} == {
+        "numpy",
+        "msgspec",
+        "xxhash",
+        "ml_dtypes",
+    }
+    assert {wheel.read() for wheel in wheels[1:]} == {b"whole"}
+    assert sorted(path.name for path in folder.iterdir()) == sorted(wheel.name for wheel in wheels[1:])
+    assert all(name in pip.seen[-1] for name in pip.seen[0]) and pip.seen[0] == []
+
+
+def test_a_wheel_of_another_run_meanwhile_is_replaced_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / TRIXIE.word
+    offer(folder, "numpy-99.0-cp313-cp313-manylinux2014_x86_64.whl")
+    monkeypatch.setattr(subprocess, "run", Pip(folder))
+    _identity, wheels = _wheels.wheel_set(RUNTIME, TRIXIE, None, tmp_path)
+    assert {wheel.read() for wheel in wheels[1:]} == {b"whole"}
 
 
 def test_a_python_that_is_too_old_is_named(tmp_path: Path) -> None:
