@@ -4,11 +4,13 @@
 cpu_manager_state and memory_manager_state hold the policy that they were written under, and the latter the memory of
 each node too: a kubelet that finds another policy, another reservation, another number of huge pages or another
 MemTotal there does not start. They also hold which container has which CPUs, so they may go only when the node is
-drained: kubelet stopped, file written, state removed, kubelet started.
+drained: kubelet stopped, state removed, file written, kubelet started. In this order each run that is killed leaves
+something that the next one finds due: the file, or the mark that the kubelet was stopped and not started again.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import time
@@ -32,6 +34,8 @@ _FIELDS = {CPU_STATE: "cpuManagerPolicy", MEMORY_STATE: "memoryManagerPolicy"}
 # pkg/kubelet/cm/{cpumanager,memorymanager}: the names of the default policies, as the state files have them.
 _DEFAULTS = {CPU_STATE: "none", MEMORY_STATE: "None"}
 _POLL_SECONDS = 0.5
+# Outlives a run that is killed, and no boot: that starts the kubelet by itself.
+STOPPED = "/run/firsttouch-kubelet-stopped"
 
 
 class KubeletApplyError(ValueError):
@@ -54,11 +58,13 @@ class Plan:
     # By state file the policy with which a kubelet that has taken our file writes it.
     proof: dict[str, str] = field(default_factory=dict)
     active: bool | None = None
+    # An earlier run has stopped it and was killed.
+    interrupted: bool = False
 
     @property
     def due(self) -> bool:
         """Whether there is anything to do."""
-        return bool(self.files or self.states)
+        return bool(self.files or self.states or self.interrupted)
 
     @property
     def drain_due(self) -> bool:
@@ -76,8 +82,9 @@ class Plan:
             {"resource": f"kubelet_state:{path}", "before": before, "after": after}
             for path, (before, after) in self.states.items()
         ]
-        if self.active and self.due:
-            row = {"before": "active, old settings", "after": "active, new settings"}
+        if (self.active and self.due) or self.interrupted:
+            before = "active, old settings" if self.active else "inactive"
+            row = {"before": before, "after": "active, new settings"}
             rows.append({"resource": f"unit:{UNIT}", **row})
         return sorted(rows, key=lambda row: str(row["resource"]))
 
@@ -122,8 +129,10 @@ def make_plan(
         plan.proof = {f"{root_dir}/{name}": config[key] for name, key in _FIELDS.items() if key in config}
     if plan.files or config:
         _plan_states(plan, config or {}, topology, pages)
-    if run is not None and plan.due:
+    stopped = run is not None and os.path.exists(resolve(root, STOPPED))
+    if run is not None and (plan.due or stopped):
         plan.active = read_states(run, [UNIT])[UNIT].active
+        plan.interrupted = stopped and not plan.active
     return plan
 
 
@@ -206,29 +215,49 @@ def _memory_differs(
 def apply_plan(
     plan: Plan, run: Run | None, seconds: float, sleep: Callable[[float], None] = time.sleep
 ) -> None:
-    """Stop the kubelet, write or remove the file, remove the state, start it, and see that it took the settings.
+    """Stop the kubelet, remove the state, write or remove the file, start it, and see that it took the settings.
 
-    A kubelet that was not running is not started. One that does not come up within SECONDS gets the old file back.
-    Raises KubeletApplyError, UnitError, OSError.
+    A kubelet that was not running is not started, unless an earlier run of ours had stopped it. One that does not come
+    up within SECONDS gets the old file back. Raises KubeletApplyError, UnitError, OSError.
     """
-    started = bool(run is not None and plan.active)
-    if run is not None and started:
-        _systemctl(run, "stop")
+    mark = resolve(plan.root, STOPPED)
+    systemd = run if plan.due and (plan.active or plan.interrupted) else None
+    written = False
     try:
+        if systemd is not None:
+            atomic_write(mark, "", 0o600)
+            _systemctl(systemd, "stop")
+        written = True
         _write(plan, after=True)
-        if run is not None and started:
-            _systemctl(run, "start")
-            _wait(plan, run, seconds, sleep)
-    except (KubeletApplyError, UnitError, OSError):
-        if run is not None and started:
-            run(["stop", UNIT])
-        _write(plan, after=False)
-        if run is not None and started:
-            _systemctl(run, "start")
+        if systemd is not None:
+            _systemctl(systemd, "start")
+            _wait(plan, systemd, seconds, sleep)
+    except BaseException:  # also a signal must not leave the node without a kubelet
+        _take_back(plan, systemd, written)
         raise
+    if run is not None:
+        remove(mark)
+
+
+def _take_back(plan: Plan, run: Run | None, written: bool) -> None:
+    """Put the old file back if anything was WRITTEN, and have the kubelet run whether or not that succeeds."""
+    try:
+        if written:
+            if run is not None:
+                with contextlib.suppress(OSError):
+                    run(["stop", UNIT])
+            _write(plan, after=False)
+    finally:
+        if run is not None:
+            _systemctl(run, "start")
+    if run is not None:
+        remove(resolve(plan.root, STOPPED))
 
 
 def _write(plan: Plan, *, after: bool) -> None:
+    # Also on the way back: what the kubelet has written in between is of the settings that are taken back.
+    for path in plan.states:
+        remove(resolve(plan.root, path))
     for path, (old, new) in plan.files.items():
         real = resolve(plan.root, path)
         text = new if after else old
@@ -237,9 +266,6 @@ def _write(plan: Plan, *, after: bool) -> None:
             remove(real)
         else:
             atomic_write(real, text, 0o644)
-    # Also on the way back: what the kubelet has written in between is of the settings that are taken back.
-    for path in plan.states:
-        remove(resolve(plan.root, path))
 
 
 def _wait(plan: Plan, run: Run, seconds: float, sleep: Callable[[float], None]) -> None:
@@ -255,8 +281,9 @@ def _wait(plan: Plan, run: Run, seconds: float, sleep: Callable[[float], None]) 
         sleep(_POLL_SECONDS)
     told = f"{', '.join(missing)} not written" if missing else "it is not active"
     path = next(iter(plan.files), missing[0] if missing else UNIT)
+    kept = "the file is as it was before" if plan.files else "its file was there already"
     text = (
-        f"the kubelet did not take {path} within {seconds:g} s ({told}); the file is as it was before. "
+        f"the kubelet did not take {path} within {seconds:g} s ({told}); {kept}. "
         f"journalctl -u {UNIT} says why"
     )
     raise KubeletApplyError("kubelet_not_started", text, path)

@@ -14,7 +14,8 @@ description:
     files (C(cpu_manager_state), C(memory_manager_state)) are removed where they are of other settings or of other
     memory than the host has, and it is started.
   - State says which container has which CPUs. It is removed from a drained node only; see O(drained).
-  - A kubelet that does not come up with the file gets back the one that was there before.
+  - A kubelet that does not come up with the file gets back the one that was there before. One that is not running is
+    not started, unless a run of this module that was killed has stopped it.
 attributes:
   check_mode:
     support: full
@@ -124,7 +125,10 @@ def _runner(module: AnsibleModule) -> Run | None:
     systemctl = module.get_bin_path("systemctl", required=True)
 
     def run(arguments: Sequence[str]) -> tuple[int, str, str]:
-        code, out, err = module.run_command([systemctl, *arguments], environ_update={"LC_ALL": "C"})
+        # An OSError is raised, where run_command() would end the module with the kubelet stopped.
+        code, out, err = module.run_command(
+            [systemctl, *arguments], environ_update={"LC_ALL": "C"}, handle_exceptions=False
+        )
         return code, out, err
 
     return run
@@ -156,7 +160,7 @@ def _run(module: AnsibleModule) -> None:
             f"first (firsttouch_hook_before), or say{when} that it is drained (firsttouch_kubelet: {{drained: true}})"
         )
         module.fail_json(msg=text, reason="not_drained", file=path)
-    if plan.due and not module.check_mode:
+    if not module.check_mode:
         _kubelet_apply.apply_plan(plan, run, given["timeout"])
     module.exit_json(changed=plan.due, changes=plan.changes, diff=plan.diff, drain_due=plan.drain_due)
 

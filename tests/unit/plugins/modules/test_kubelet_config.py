@@ -165,10 +165,14 @@ def test_state_that_is_not_understood_goes_with_its_policy_only(host: Path, text
     assert bool(resources(run(host, wanted, check=True))) is ("static" not in text)
 
 
-def apply(root: Path, wanted: dict[str, Any] | None, node: Node) -> _kubelet_apply.Plan:
-    made = _kubelet_apply.make_plan(
+def make(root: Path, wanted: dict[str, Any] | None, node: Node | Ending) -> _kubelet_apply.Plan:
+    return _kubelet_apply.make_plan(
         str(root), FILE, wanted, "/var/lib/kubelet", read_topology(str(root)), {}, node
     )
+
+
+def apply(root: Path, wanted: dict[str, Any] | None, node: Node | Ending) -> _kubelet_apply.Plan:
+    made = make(root, wanted, node)
     _kubelet_apply.apply_plan(made, node, 0.0, lambda _seconds: None)
     return made
 
@@ -200,6 +204,87 @@ def test_a_kubelet_that_does_not_come_up_gets_its_old_file_back(host: Path) -> N
         apply(host, wanted, node)
     assert caught.value.reason == "kubelet_not_started"
     assert node.active and files(host) == before
+
+
+@pytest.mark.parametrize("error", [OSError, SystemExit, KeyboardInterrupt])
+@pytest.mark.parametrize("step", range(6))
+def test_whatever_ends_a_run_the_kubelet_has_its_old_file_and_runs(
+    host: Path, monkeypatch: pytest.MonkeyPatch, step: int, error: type[BaseException]
+) -> None:
+    node = Node(host, NODES)
+    node.active = True
+    apply(host, config(host), node)
+    before = files(host)
+    wanted = config(host, reserved_memory={"0": "48M", "1": "1076M"})
+    with monkeypatch.context() as patch, pytest.raises(error):
+        apply(host, wanted, Ending(patch, node, step, error))
+    assert node.active and not node.crash and files(host) == before
+    apply(host, wanted, node)
+    assert node.active and not node.crash and files(host) != before
+
+
+@pytest.mark.parametrize("removal", [False, True])
+def test_a_run_that_is_killed_is_finished_by_the_next(
+    host: Path, monkeypatch: pytest.MonkeyPatch, removal: bool
+) -> None:
+    node = Node(host, NODES)
+    node.active = True
+    steps = 0
+    while True:
+        apply(host, config(host) if removal else None, node)
+        wanted = None if removal else config(host)
+        with monkeypatch.context() as patch:
+            patch.setattr(_kubelet_apply, "_take_back", lambda *_all: None)
+            try:
+                apply(host, wanted, Ending(patch, node, steps, KeyboardInterrupt))
+                break
+            except KeyboardInterrupt:
+                steps += 1
+        assert make(host, wanted, node).due or node.active, steps
+        apply(host, wanted, node)
+        assert node.active and not node.crash, steps
+        assert (host / FILE[1:]).exists() is not removal
+        assert not (host / _kubelet_apply.STOPPED[1:]).exists()
+        left = make(host, wanted, node)
+        assert not left.due and left.changes == []
+    assert steps == 7
+
+
+def test_a_mark_of_a_kubelet_that_runs_again_means_nothing(host: Path) -> None:
+    """Somebody started it: when it is stopped on purpose later, it stays stopped."""
+    node = Node(host, NODES)
+    node.active = True
+    apply(host, config(host), node)
+    put(host, _kubelet_apply.STOPPED, "")
+    assert not make(host, config(host), node).due
+    apply(host, config(host), node)
+    node.active = False
+    apply(host, None, node)
+    assert not node.active
+
+
+class Ending:
+    """A run that ends with an error before what it does as number STEP: systemctl, writing or removing a file."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, node: Node, step: int, error: type[BaseException]) -> None:
+        self.node, self.left, self.error = node, step, error
+        for name in ("atomic_write", "remove"):
+            patch.setattr(_kubelet_apply, name, self.counted(getattr(_kubelet_apply, name)))
+
+    def counted(self, function: Any) -> Any:
+        def call(*arguments: Any) -> Any:
+            self.left -= 1
+            if self.left == -1:
+                raise self.error
+            return function(*arguments)
+
+        return call
+
+    def __call__(self, arguments: Any) -> tuple[int, str, str]:
+        found: tuple[int, str, str] = (
+            self.node(arguments) if arguments[0] == "show" else self.counted(self.node)(arguments)
+        )
+        return found
 
 
 def test_a_kubelet_that_does_not_run_is_not_started(host: Path) -> None:
