@@ -21,6 +21,7 @@ import re
 import shutil
 import stat
 import sys
+import time
 import zipfile
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -46,7 +47,7 @@ _NOBODY = "65534"
 FOLDERS = ("models", "servers", "samplers")
 _VERSION = re.compile(r"[0-9][0-9A-Za-z.+_]*-[0-9a-f]{12}")
 # What a run that was killed leaves.
-_LEFT_OVER = re.compile(rf"\.({_VERSION.pattern}|current|previous)\.(new|gone)")
+_LEFT_OVER = re.compile(rf"\.({_VERSION.pattern}|current|previous)\.(new|gone|old)")
 _FILE = re.compile(rf"({'|'.join(FOLDERS)})/[A-Za-z0-9_-][A-Za-z0-9_.-]*\.(json|env)")
 _TRIAL = "import firsttouch.cli, firsttouch.client, firsttouch.server, firsttouch.weights"
 _BROKEN = (zipfile.BadZipFile, zlib.error, configparser.Error, UnicodeDecodeError, EOFError, RuntimeError)
@@ -128,15 +129,35 @@ class Plan:
     def restart(self, files: Mapping[str, str]) -> list[str]:
         """Units that run on something that changes: the servers on another version, each on its file of FILES.
 
-        Models stay when the version changes: their images do.
+        Also on what has changed since they were started, by a run that did not get as far as to restart them. Models
+        stay when the version changes: their images do.
         """
         units = []
         for name in sorted(files):
             kind = {"models/": "weights", "servers/": "server"}.get(name[: name.find("/") + 1])
             changes = f"{ETC}/{name}" in self.texts or (kind == "server" and self.switched)
-            if kind and changes:
-                units.append(f"firsttouch-{kind}@{os.path.basename(name).rpartition('.')[0]}.service")
+            unit = f"firsttouch-{kind}@{os.path.basename(name).rpartition('.')[0]}.service"
+            reads = [f"{ETC}/{name}", *([f"{TOP}/current"] if kind == "server" else [])]
+            if kind and (changes or _changed_since(self.root, unit, reads)):
+                units.append(unit)
         return units
+
+
+def _changed_since(root: str, unit: str, paths: Sequence[str]) -> bool:
+    """Whether UNIT was started before one of PATHS was written, by the mark that systemd keeps of each start.
+
+    What is of the future tells nothing: the clock was set back.
+    """
+    start = _written(root, f"/run/systemd/units/invocation:{unit}")
+    return start is not None and any(start < (_written(root, path) or 0) <= time.time() for path in paths)
+
+
+def _written(root: str, path: str) -> float | None:
+    folder, name = os.path.split(path)
+    try:
+        return os.lstat(os.path.join(resolve(root, folder), name)).st_mtime
+    except (FileNotFoundError, NotADirectoryError):
+        return None
 
 
 def _arrow(target: str | None) -> str | None:

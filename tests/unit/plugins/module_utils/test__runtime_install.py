@@ -9,6 +9,7 @@ import hashlib
 import os
 import pwd
 import subprocess
+import time
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -252,6 +253,49 @@ def test_servers_restart_on_another_version_and_each_on_its_file(root: Path, tmp
     assert ri.make_plan(str(root), wanted(tmp_path, V2), USERS).restart(FILES) == [server]
     files = {**FILES, "models/m.json": "{ }\n"}
     assert ri.make_plan(str(root), wanted(tmp_path, V1, files=files), USERS).restart(files) == [model]
+
+
+def started(root: Path, unit: str, seconds_ago: float) -> None:
+    """As systemd leaves it: a link without a target that is made when UNIT starts."""
+    folder = root / "run/systemd/units"
+    folder.mkdir(parents=True, exist_ok=True)
+    link = folder / f"invocation:{unit}"
+    link.unlink(missing_ok=True)
+    link.symlink_to("0123")
+    when = time.time() - seconds_ago
+    os.utime(link, (when, when), follow_symlinks=False)
+
+
+def aged(path: Path, seconds_ago: float) -> None:
+    when = time.time() - seconds_ago
+    os.utime(path, (when, when), follow_symlinks=False)
+
+
+def test_a_restart_that_a_run_did_not_get_to_is_due_in_the_next(root: Path, tmp_path: Path) -> None:
+    server, model = "firsttouch-server@a.service", "firsttouch-weights@m.service"
+    what = wanted(tmp_path, V1)
+    bring(root, what)
+
+    def due() -> list[str]:
+        return ri.make_plan(str(root), what, USERS).restart(FILES)
+
+    current, etc = root / "opt/firsttouch/current", root / "etc/firsttouch"
+    for path in (current, etc / "servers/a.json", etc / "models/m.json"):
+        aged(path, 100)
+    started(root, server, 50)
+    started(root, model, 50)
+    assert due() == []
+    aged(current, 20)
+    assert due() == [server], "a model stays when the version changes"
+    started(root, server, 10)
+    assert due() == []
+    aged(etc / "models/m.json", 20)
+    assert due() == [model]
+    aged(etc / "servers/a.json", 5)
+    assert due() == [model, server]
+    for path in (etc / "servers/a.json", etc / "models/m.json", current):
+        aged(path, -1000)
+    assert due() == [], "a clock that was set back would restart them in each run"
 
 
 def test_files_that_are_not_asked_for_go(root: Path, tmp_path: Path) -> None:
