@@ -141,11 +141,11 @@ def _left(ctx: Context) -> Iterator[Result]:
 
 def _running(ctx: Context, identity: str, mode: str, remedy: str) -> Iterator[Result]:
     """Whether the daemon runs, and with our list, by its control group and its environment."""
-    if ctx.names("/sys/fs/cgroup/system.slice") is None:
-        source = "/sys/fs/cgroup/system.slice"
-        yield skipped(identity, "running", "not_available", source=source, intended=ctx.live)
+    there = next((folder for folder in _irqbalance.SLICES if ctx.names(folder) is not None), None)
+    if there is None:
+        yield skipped(identity, "running", "not_available", source=_irqbalance.SLICES[0], intended=ctx.live)
         return
-    source = f"/sys/fs/cgroup/system.slice/{_irqbalance.SERVICE}/cgroup.procs"
+    source = f"{there}/{_irqbalance.SERVICE}/cgroup.procs"
     pids = (ctx.text(source) or "").split()
     if mode == "off":
         observed = "running" if pids else "stopped"

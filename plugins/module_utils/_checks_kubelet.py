@@ -64,14 +64,30 @@ def check_effective(ctx: Context) -> Iterator[Result]:
         return
     try:
         kubelet = _kubelet_host.read_kubelet(ctx.root)
-        if kubelet is None:  # planned for a host that gets its kubelet later
-            yield not_applicable("kubelet.effective", "next_boot", "not_installed", source=_kubelet_host.UNIT)
+        if kubelet is None:
+            yield _not_installed(ctx)
             return
         yield _winner(kubelet, source)
         yield _sum(kubelet, _config(ctx), source)
     except KubeletError as exc:
         remedy = f"Give in {KUBELET} what cannot be read."
         yield skipped("kubelet.effective", "next_boot", exc.reason, source=exc.path, remedy=remedy)
+
+
+def _not_installed(ctx: Context) -> Result:
+    """A host that gets its kubelet later has none yet; one that has the state of a kubelet has lost it."""
+    folder = str(_recorded(ctx)["root_dir"])
+    if all(ctx.raw(f"{folder}/{name}") is None for name in _kubelet_apply.STATES):
+        return not_applicable("kubelet.effective", "next_boot", "not_installed", source=_kubelet_host.UNIT)
+    return judge(
+        "kubelet.effective",
+        "next_boot",
+        "installed",
+        None,
+        reason="not_installed",
+        source=_kubelet_host.UNIT,
+        remedy=f"Install the kubelet again, or set {KUBELET}: absent.",
+    )
 
 
 def _winner(kubelet: _kubelet_host.Kubelet, source: str) -> Result:
@@ -124,15 +140,19 @@ def check_state(ctx: Context) -> Iterator[Result]:
         yield skipped("kubelet.state", "running", "not_recorded", source=root_dir)
         return
     missing = [name for name in _kubelet_apply.STATES if ctx.raw(f"{root_dir}/{name}") is None]
-    if missing:  # a kubelet that has never started has no state to be wrong
+    if len(missing) == len(_kubelet_apply.STATES):  # a kubelet that has never started has no state to be wrong
         yield not_applicable("kubelet.state", "running", "not_available", source=f"{root_dir}/{missing[0]}")
         return
     plan = _kubelet_apply.make_plan(ctx.root, None, _config(ctx), root_dir, read_topology(ctx.root), {}, None)
     for name in _kubelet_apply.STATES:
-        path = f"{root_dir}/{name}"
+        path, identity = f"{root_dir}/{name}", f"kubelet.{name.rpartition('_')[0]}"
+        if name in missing:
+            remedy = "Drain the node and restart the kubelet, which writes it."
+            yield skipped(identity, "running", "not_available", source=path, remedy=remedy)
+            continue
         found, wanted = plan.states.get(path, ("as planned", ""))
         yield judge(
-            f"kubelet.{name.rpartition('_')[0]}",
+            identity,
             "running",
             "as planned",
             f"{found} instead of {wanted}" if wanted else found,

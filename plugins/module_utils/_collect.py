@@ -197,7 +197,7 @@ class _Collector:
 
     def irqbalance(self) -> None:
         """Of the environment of irqbalance only its own variables."""
-        for pid in (self.tree.text(paths.IRQBALANCE_PROCS) or "").split():
+        for pid in " ".join(self.tree.text(path) or "" for path in paths.IRQBALANCE_PROCS).split():
             environ = self.tree.data(f"{PROC}/{pid}/environ") if pid.isdigit() else None
             if environ is not None:
                 kept = [part for part in environ.split(b"\0") if part.startswith(b"IRQBALANCE_")]

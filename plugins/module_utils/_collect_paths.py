@@ -7,6 +7,7 @@ levels deep. Order is the order of importance: when a limit is hit, what comes l
 
 from __future__ import annotations
 
+from ._irqbalance import SERVICE, SLICES
 from ._services import TABLE
 
 CPU = "/sys/devices/system/cpu"
@@ -17,7 +18,7 @@ SYSCTL_DIRS = ("/etc/sysctl.d", "/run/sysctl.d", "/usr/local/lib/sysctl.d", "/us
 TMPFILES_DIRS = ("/etc/tmpfiles.d", "/run/tmpfiles.d", "/usr/local/lib/tmpfiles.d", "/usr/lib/tmpfiles.d")
 UNIT_DIRS = ("/etc/systemd/system", "/run/systemd/system", "/usr/lib/systemd/system")
 
-IRQBALANCE_PROCS = "/sys/fs/cgroup/system.slice/irqbalance.service/cgroup.procs"
+IRQBALANCE_PROCS = tuple(f"{folder}/{SERVICE}/cgroup.procs" for folder in SLICES)
 
 CONTENT = (
     "/proc/cmdline",
@@ -69,7 +70,7 @@ CONTENT = (
     "/sys/kernel/debug/sched/fair_server/*/period",
     "/sys/fs/cgroup/cgroup.controllers",
     "/sys/fs/cgroup/cpu*/cpu.rt_runtime_us",
-    IRQBALANCE_PROCS,
+    *IRQBALANCE_PROCS,
     f"{CPU}/cpu[0-9]*/online",
     f"{CPU}/cpu[0-9]*/topology/*",
     f"{CPU}/cpu[0-9]*/cache/index*/level",
@@ -145,7 +146,7 @@ LINKS = (
     *(f"{base}/*.wants/*hugepages*" for base in UNIT_DIRS),
     *(f"{base}/*.wants/firsttouch*" for base in UNIT_DIRS),
     *(f"{base}/*.wants/{unit}" for base in UNIT_DIRS for unit in ("irqbalance.service", *TABLE)),
-    *(f"/run/systemd/units/invocation:{unit}" for unit in ("irqbalance.service", *TABLE)),
+    *(f"/run/systemd/units/invocation:{unit}" for unit in ("firsttouch*", "irqbalance.service", *TABLE)),
 )
 # Files of which only the existence matters: recorded empty.
 PRESENCE = (
@@ -178,7 +179,7 @@ DIRECTORIES = (
     # Empty ones too: what is not there in one that was looked into is absent, not unrecorded.
     "/etc/apt",
     "/etc/default/grub.d",
-    "/sys/fs/cgroup/system.slice",
+    *SLICES,
     *SYSCTL_DIRS,
     *TMPFILES_DIRS,
     *UNIT_DIRS,

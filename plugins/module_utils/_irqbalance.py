@@ -21,6 +21,8 @@ from ._systemd_units import Run
 SERVICE = "irqbalance.service"
 DROPIN = f"/etc/systemd/system/{SERVICE}.d/zz-firsttouch.conf"
 ENVIRONMENT = "/etc/firsttouch/irqbalance.env"
+# The services of systemd, where the unified hierarchy is mounted and where only its own of version 1 is.
+SLICES = ("/sys/fs/cgroup/system.slice", "/sys/fs/cgroup/systemd/system.slice")
 MODES = IRQBALANCE_MODES
 _LIST = "IRQBALANCE_BANNED_CPULIST"
 

@@ -55,6 +55,17 @@ def test_off_and_running_is_wrong(tmp_path: Path) -> None:
     assert wrong(tmp_path, dict(MODES["off"])) == {"running": ("fail", "running")}
 
 
+@pytest.mark.parametrize("folder", ["/sys/fs/cgroup/system.slice", "/sys/fs/cgroup/systemd/system.slice"])
+def test_the_daemon_is_found_in_either_version_of_control_groups(tmp_path: Path, folder: str) -> None:
+    vh.bare_host(tmp_path)
+    run_module("irqbalance", {"mode": "off", "sysroot": str(tmp_path)})
+    assert ask(tmp_path, dict(MODES["off"]))["running"] == ("not_evaluated", "not_available")
+    put(tmp_path, f"{folder}/other.service/cgroup.procs", "1\n")
+    assert ask(tmp_path, dict(MODES["off"]))["running"] == ("pass", "")
+    put(tmp_path, f"{folder}/irqbalance.service/cgroup.procs", "612\n")
+    assert wrong(tmp_path, dict(MODES["off"])) == {"running": ("fail", "running")}
+
+
 def test_a_bad_list_of_others_means_nothing_when_it_is_off(tmp_path: Path) -> None:
     put(host(tmp_path, "off"), "/etc/default/irqbalance", "IRQBALANCE_BANNED_CPULIST=9-\n")
     assert ask(tmp_path, dict(MODES["off"]))["irqbalance"] == ("not_applicable", "switched_off")

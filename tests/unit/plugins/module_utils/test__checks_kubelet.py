@@ -93,16 +93,27 @@ def test_what_cannot_be_told_is_not_evaluated(host: tuple[Path, dict[str, Any]])
     root, made = host
     put(root, UNIT, "[Service]\nExecStart=/bin/sh -c kubelet\n")
     (root / STATE[1:]).unlink()
+    put(root, STATE.replace("memory", "cpu"), '{"policyName": "none"}')
     found = rows(root, made)
     assert (found["kubelet.effective"].status, found["kubelet.effective"].reason) == (
         "not_evaluated",
         "kubelet_unknown",
     )
-    state = found["kubelet.state"]
-    assert (state.status, state.reason) == ("not_applicable", "not_available")
+    state = found["kubelet.memory_manager"]
+    assert (state.status, state.reason, state.source, state.intended) == ("not_evaluated", "not_available", STATE, True)
+    assert found["kubelet.cpu_manager"].status == "fail", "which the other one says nothing about"
+
+
+def test_a_kubelet_that_is_gone_is_not_one_that_is_yet_to_come(host: tuple[Path, dict[str, Any]]) -> None:
+    root, made = host
     (root / UNIT[1:]).unlink()
-    effective = rows(root, made)["kubelet.effective"]
-    assert (effective.status, effective.reason) == ("not_applicable", "not_installed")
+    for name in ("memory", "cpu"):
+        effective = rows(root, made)["kubelet.effective"]
+        assert (effective.status, effective.reason) == ("fail", "not_installed")
+        (root / STATE.replace("memory", name)[1:]).unlink()
+    found = {name: (row.status, row.reason) for name, row in rows(root, made).items()}
+    assert found["kubelet.effective"] == ("not_applicable", "not_installed")
+    assert found["kubelet.state"] == ("not_applicable", "not_available")
 
 
 def test_a_file_that_should_be_gone(host: tuple[Path, dict[str, Any]]) -> None:

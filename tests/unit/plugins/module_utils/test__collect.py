@@ -12,11 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.firsttouch.host.plugins.module_utils import _checks_units
+from ansible_collections.firsttouch.host.plugins.module_utils._checks_host import Context
 from ansible_collections.firsttouch.host.plugins.module_utils._collect import Limits, Recording, collect
 from ansible_collections.firsttouch.host.plugins.module_utils._collect_scrub import Scrubber
 from boot_cases import tree
 from support import put, run_module
-from verified_host import RELEASE, provisioned_host, thread
+from verified_host import IRQBALANCE_GROUP, RELEASE, provisioned_host, thread
 
 UUID = "3f2b8e1c-9d47-4c11-8a55-0123456789ab"
 MACHINE = "0123456789abcdef0123456789abcdef"
@@ -387,6 +389,26 @@ def test_the_kubelet_is_recorded_without_addresses(tmp_path: Path) -> None:
     assert not {"/var/lib/kubelet/pki/kubelet.key", "/etc/kubernetes/kubelet.conf"} & found
     texts = "".join((copy / f"var/lib/kubelet/{name}").read_text() for name in ("config.yaml", "kubeadm-flags.env"))
     assert "static" in texts and "10.96.0.10" not in texts and "10.9.8.7" not in texts
+
+
+@pytest.mark.parametrize("folder", ["/sys/fs/cgroup/system.slice", "/sys/fs/cgroup/systemd/system.slice"])
+def test_the_daemon_and_our_units_that_run_are_recorded(tmp_path: Path, folder: str) -> None:
+    root = tmp_path / "host"
+    provisioned_host(root)
+    (root / IRQBALANCE_GROUP[1:] / "cgroup.procs").unlink()
+    (root / IRQBALANCE_GROUP[1:]).rmdir()
+    (root / IRQBALANCE_GROUP[1:]).parent.rmdir()
+    put(root, f"{folder}/irqbalance.service/cgroup.procs", "612\n")
+    units = ("firsttouch-hugepages.service", "firsttouch-serve@a.service")
+    (root / "run/systemd/units").mkdir(parents=True)
+    for unit in units:
+        (root / f"run/systemd/units/invocation:{unit}").symlink_to("0123")
+    copy = unpack(collect(str(root)), tmp_path / "copy")
+    for where in (root, copy):
+        row = verified(where)["cpu_isolation.irqbalance.running", "running"]
+        assert (row["status"], row["observed"]) == ("pass", {"banned": "1,3"})
+        assert {_checks_units._active(Context({}, str(where)), unit).status for unit in units} == {"pass"}
+    assert (copy / "proc/612/environ").read_text()
 
 
 def test_of_our_directory_only_our_own_files_are_recorded(tmp_path: Path) -> None:
