@@ -7,6 +7,7 @@ import faulthandler
 import gc
 import os
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,6 +31,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if item.get_closest_marker("slow"):
                 item.add_marker(skip)
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that any user can pass: those above pytest's own are not for a test to open."""
+    with tempfile.TemporaryDirectory(prefix="firsttouch-", dir="/tmp") as folder:
+        os.chmod(folder, 0o755)
+        yield Path(folder)
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Callable
 from pathlib import Path
 
@@ -35,12 +34,10 @@ def visitor(address: str, groups: list[int], welcome: bool) -> Callable[[], None
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user takes root")
 @pytest.mark.parametrize("transport", ["shm", "unix"])
-def test_supplementary_group(transport: str, tmp_path: Path) -> None:
+def test_supplementary_group(transport: str, open_folder: Path) -> None:
     """A member of the group may connect, whichever of its groups that is; another user may not."""
-    for folder in (tmp_path, *tmp_path.parents):
-        os.chmod(folder, stat.S_IMODE(folder.stat().st_mode) | 0o011)
     options = Options(lanes=2, socket_mode=0o666, guests=Guests(gids=frozenset({GROUP})))
-    with served(address_of(transport, tmp_path), options=options) as (where, _):
+    with served(address_of(transport, open_folder), options=options) as (where, _):
         for groups, welcome in (([GROUP, 5], True), ([5], False), ([], False)):
             with child(visitor(where, groups, welcome)) as pid:
                 assert os.waitpid(pid, 0)[1] == 0

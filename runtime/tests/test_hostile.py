@@ -262,13 +262,9 @@ def test_scribbles_in_its_lane(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")
 @pytest.mark.parametrize("transport", ["shm", "unix"])
-def test_another_user(transport: str, tmp_path: Path) -> None:
+def test_another_user(transport: str, open_folder: Path) -> None:
     """A user who is not a guest is refused by name, even if the socket's mode lets him in."""
-    folder = tmp_path
-    while folder != Path("/"):
-        os.chmod(folder, os.stat(folder).st_mode | 0o011)
-        folder = folder.parent
-    with served(address_of(transport, tmp_path), options=Options(socket_mode=0o666)) as (where, _):
+    with served(address_of(transport, open_folder), options=Options(socket_mode=0o666)) as (where, _):
 
         def strange() -> None:
             os.setgid(12345)
@@ -282,16 +278,12 @@ def test_another_user(transport: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")
-def test_a_guest(tmp_path: Path) -> None:
+def test_a_guest(open_folder: Path) -> None:
     """A user who is a guest is served."""
     from firsttouch import Guests
 
-    folder = tmp_path
-    while folder != Path("/"):
-        os.chmod(folder, os.stat(folder).st_mode | 0o011)
-        folder = folder.parent
     options = Options(socket_mode=0o666, guests=Guests(uids=frozenset({12345})))
-    with served(address_of("shm", tmp_path), options=options) as (where, _):
+    with served(address_of("shm", open_folder), options=options) as (where, _):
 
         def guest() -> None:
             os.setgid(12345)

@@ -20,7 +20,7 @@ from firsttouch._systemd import Notifier, inherited, notifier, watchdog_seconds
 from firsttouch.errors import AddressError, BrokenError, BusyError, KernelError, SchemaError
 from manager import Manager, managed, soon
 from serving import child, eventually, held
-from test_faults import ANSWERS, CLIENTS, SEED, WRONG, Board, load, progress
+from test_faults import ANSWERS, CLIENTS, SEED, WRONG, Board, load, progress, report
 
 KILLS = 60 if SLOW else 6
 LANES = 8
@@ -116,6 +116,7 @@ def test_kills_under_load(folder: Path) -> None:
             assert eventually(progress(board), 20), f"no progress, {[board[ANSWERS + i] for i in range(CLIENTS)]}"
             assert not board[WRONG]
             assert segment(manager) == memory
+        report(KILLS, board)
         manager.ready()
         assert len(manager.store) == 1 + 2 * LANES + 1 + CLIENTS + 1
         assert manager.refused == 0
