@@ -3,7 +3,8 @@
 
 A version is a virtual environment that is made here of wheels, which are zip files: no pip, no ensurepip (Debian
 splits it off), no compiler. It is unpacked beside, tried, and renamed; then the link `current` is replaced at once.
-`previous` is what was current before. A version that is there is never written to again.
+`previous` is what was current before. A version that is there is never written to again; one that was damaged is
+made again beside, and takes its place.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import base64
 import configparser
 import contextlib
+import errno
 import grp
 import hashlib
 import json
@@ -47,7 +49,7 @@ _NOBODY = "65534"
 FOLDERS = ("models", "servers", "samplers")
 _VERSION = re.compile(r"[0-9][0-9A-Za-z.+_]*-[0-9a-f]{12}")
 # What a run that was killed leaves.
-_LEFT_OVER = re.compile(rf"\.({_VERSION.pattern}|current|previous)\.(new|gone|old)")
+_LEFT_OVER = re.compile(rf"\.({_VERSION.pattern}|current|previous)\.(new|gone)")
 _FILE = re.compile(rf"({'|'.join(FOLDERS)})/[A-Za-z0-9_-][A-Za-z0-9_.-]*\.(json|env)")
 _TRIAL = "import firsttouch.cli, firsttouch.client, firsttouch.server, firsttouch.weights"
 _BROKEN = (zipfile.BadZipFile, zlib.error, configparser.Error, UnicodeDecodeError, EOFError, RuntimeError)
@@ -83,6 +85,8 @@ class Plan:
 
     root: str
     install: str | None = None
+    # Whether what is installed is there already, damaged.
+    again: bool = False
     links: dict[str, tuple[str | None, str | None]] = field(default_factory=dict)
     drop: list[str] = field(default_factory=list)
     left_over: list[str] = field(default_factory=list)
@@ -97,7 +101,8 @@ class Plan:
         """The change set as `{resource, before, after}`, sorted."""
         rows: list[dict[str, Any]] = []
         if self.install:
-            rows.append({"resource": f"runtime:{TOP}/{self.install}", "before": None, "after": "installed"})
+            before = "damaged" if self.again else None
+            rows.append({"resource": f"runtime:{TOP}/{self.install}", "before": before, "after": "installed"})
         rows += [
             {"resource": f"runtime:{TOP}/{name}", "before": "installed", "after": None} for name in self.drop
         ]
@@ -127,7 +132,8 @@ class Plan:
         return before != after
 
     def restart(self, files: Mapping[str, str]) -> list[str]:
-        """Units that run on something that changes: the servers on another version, each on its file of FILES.
+        """Units that run on something that changes: the servers on another version (or the same, made again because it
+        was damaged), each on its file of FILES.
 
         Also on what has changed since they were started, by a run that did not get as far as to restart them. Models
         stay when the version changes: their images do.
@@ -135,7 +141,8 @@ class Plan:
         units = []
         for name in sorted(files):
             kind = {"models/": "weights", "servers/": "server"}.get(name[: name.find("/") + 1])
-            changes = f"{ETC}/{name}" in self.texts or (kind == "server" and self.switched)
+            other = self.switched or (self.again and self.install == self.links.get("current", ("", ""))[1])
+            changes = f"{ETC}/{name}" in self.texts or (kind == "server" and other)
             unit = f"firsttouch-{kind}@{os.path.basename(name).rpartition('.')[0]}.service"
             reads = [f"{ETC}/{name}", *([f"{TOP}/current"] if kind == "server" else [])]
             if kind and (changes or _changed_since(self.root, unit, reads)):
@@ -172,7 +179,8 @@ def query(root: str = "/") -> dict[str, Any]:
         "python": list(sys.version_info[:3]),
         "machine": platform.machine(),
         "glibc": [int(match[1]), int(match[2])] if match else None,
-        "installed": versions(root),
+        # A damaged one is not there for who decides whether wheels are needed.
+        "installed": [name for name in versions(root) if not damage(root, name, 1)],
         "current": link(root, "current"),
         "previous": link(root, "previous"),
     }
@@ -214,7 +222,8 @@ def make_plan(root: str, wanted: Wanted, users: Mapping[str, str] | None = None)
     if wanted.state == "present":
         others = (name for name in (current, previous) if name in known and name != wanted.identity)
         after = (wanted.identity, next(others, None))
-        plan.install = None if wanted.identity in known else wanted.identity
+        plan.again = wanted.identity in known and bool(damage(root, wanted.identity, 1))
+        plan.install = wanted.identity if plan.again or wanted.identity not in known else None
     elif wanted.state == "rollback":
         after, mark = _roll_back(root, current, previous, known)
     plan.links = {"current": (current, after[0]), "previous": (previous, after[1])}
@@ -405,15 +414,33 @@ def _install(root: str, identity: str, wanted: Wanted, run: Run) -> None:
             tail = (err or out).strip()[-400:]
             raise InstallError("does_not_start", f"{identity} cannot be imported on this host: {tail}")
         os.sync()
-        if os.path.lexists(os.path.join(top, identity)):  # without its manifest: half of it
-            _drop(top, identity)
-        os.rename(scratch, os.path.join(top, identity))
+        _take_place(top, identity)
         fsync_dir(top)
     except BaseException:
         shutil.rmtree(scratch, ignore_errors=True)
         raise
     finally:
         os.umask(umask)
+
+
+def _take_place(top: str, identity: str) -> None:
+    """Give the version that was made beside its name. One that has it is damaged, or half of one: it is away for the
+    time of two renames, and comes back when the second fails.
+    """
+    scratch, old, final = (
+        os.path.join(top, name) for name in (f".{identity}.new", f".{identity}.gone", identity)
+    )
+    if not os.path.lexists(final):
+        os.rename(scratch, final)
+        return
+    shutil.rmtree(old, ignore_errors=True)
+    os.rename(final, old)
+    try:
+        os.rename(scratch, final)
+    except BaseException:
+        os.rename(old, final)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def make_version(folder: str, final: str, identity: str, wanted: Wanted) -> None:
@@ -445,9 +472,23 @@ def make_version(folder: str, final: str, identity: str, wanted: Wanted) -> None
             text += " firsttouch_wheels_dir, or where that is not set from ~/.cache/firsttouch/wheels, and run again"
             raise InstallError("wheel_broken", text) from exc
     document = {
-        "id": identity, "python": short, "wheels": [list(row) for row in wanted.wheels], "records": records
+        "id": identity, "python": short, "wheels": [list(row) for row in wanted.wheels], "records": records,
+        **_unlisted(folder),
     }  # fmt: skip
     _write(os.path.join(folder, MANIFEST), (json.dumps(document, indent=1, sort_keys=True) + "\n").encode())
+
+
+def _unlisted(folder: str) -> dict[str, dict[str, str]]:
+    """What no RECORD lists as it is here: digests of programs and of pyvenv.cfg, targets of links."""
+    files, links = {}, {}
+    for name in ("pyvenv.cfg", *(f"bin/{name}" for name in sorted(os.listdir(os.path.join(folder, "bin"))))):
+        path = os.path.join(folder, name)
+        if os.path.islink(path):
+            links[name] = os.readlink(path)
+        elif os.path.isfile(path):
+            with open(path, "rb") as handle:
+                files[name] = hashlib.sha256(handle.read()).hexdigest()
+    return {"files": files, "links": links}
 
 
 def _unpack(wheel: str, folder: str, site: str, final: str) -> dict[str, str]:
@@ -508,20 +549,49 @@ def _write(path: str, data: bytes, mode: int = 0o644) -> None:
 
 
 def damage(root: str, version: str, most: int = 5) -> list[str]:
-    """What of VERSION is not as it was installed: at most MOST lines; empty when all is. Raises OSError, ValueError."""
+    """What of VERSION is not as it was installed: at most MOST lines; empty when all is. Raises OSError."""
     base = f"{TOP}/{version}"
     text = read_text(root, f"{base}/{MANIFEST}")
     if text is None:
         return [f"{base}/{MANIFEST} is missing"]
+    try:
+        return _damage(root, base, json.loads(text))[:most]
+    except (AttributeError, KeyError, TypeError, ValueError):
+        # Neither it nor a RECORD that it vouches for is like this when it was written.
+        return [f"{base}/{MANIFEST} was changed"]
+
+
+def _damage(root: str, base: str, manifest: Any) -> list[str]:
     found: list[str] = []
-    for record, digest in sorted(json.loads(text)["records"].items()):
+    for name, target in sorted((manifest.get("links") or {}).items()):
+        is_ = _target(root, f"{base}/{name}")
+        if is_ != target:
+            found.append(f"{base}/{name} {'is missing' if is_ is None else 'was changed'}")
+    for name, digest in sorted((manifest.get("files") or {}).items()):
+        data = _content(root, f"{base}/{name}")
+        if data is None or hashlib.sha256(data).hexdigest() != digest:
+            found.append(f"{base}/{name} {'is missing' if data is None else 'was changed'}")
+    for record, digest in sorted(manifest["records"].items()):
         data = _content(root, f"{base}/{record}")
         if data is None or hashlib.sha256(data).hexdigest() != digest:
             found.append(f"{base}/{record} {'is missing' if data is None else 'was changed'}")
             continue
         site = os.path.dirname(os.path.dirname(record))
         found += _damaged_files(root, base, site, data.decode())
-    return found[:most]
+    return found
+
+
+def _target(root: str, path: str) -> str | None:
+    """Where the link PATH leads, an empty text for what is no link; None when it is not there."""
+    folder, name = os.path.split(path)
+    try:
+        return os.readlink(os.path.join(resolve(root, folder), name))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as exc:
+        if exc.errno != errno.EINVAL:
+            raise
+        return ""
 
 
 def _damaged_files(root: str, base: str, site: str, record: str) -> list[str]:

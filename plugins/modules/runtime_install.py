@@ -27,7 +27,7 @@ attributes:
     description: Shows the files below C(/etc).
   idempotent:
     support: full
-    description: A version that is there is not touched.
+    description: A version that is there is not touched. One that was damaged by hand is made again.
 options:
   state:
     description:
@@ -105,7 +105,7 @@ restart:
   elements: str
   sample: [firsttouch-server@policy.service]
 installed:
-  description: The complete versions on the host, before the call.
+  description: The complete and undamaged versions on the host, before the call.
   returned: O(state=query)
   type: list
   elements: str
@@ -139,22 +139,20 @@ reason:
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.firsttouch.host.plugins.module_utils import _runtime_install
 from ansible_collections.firsttouch.host.plugins.module_utils._files import refusal
 
 
-def _wanted(given: dict[str, object]) -> _runtime_install.Wanted:
-    wheels = given["wheels"]
-    files = given["files"]
-    assert isinstance(wheels, list) and isinstance(files, dict)
+def _wanted(given: dict[str, Any]) -> _runtime_install.Wanted:
     return _runtime_install.Wanted(
         state=str(given["state"]),
         identity=str(given["id"]),
-        wheels=tuple((row["name"], row["sha256"]) for row in wheels),
+        wheels=tuple((row["name"], row["sha256"]) for row in given["wheels"]),
         wheels_at=None if given["wheels_at"] is None else str(given["wheels_at"]),
-        files=files,
+        files=given["files"],
         drop_group=bool(given["drop_group"]),
     )
 

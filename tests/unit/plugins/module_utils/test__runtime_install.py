@@ -11,7 +11,7 @@ import pwd
 import subprocess
 import time
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -473,3 +473,88 @@ def test_damage_is_found(root: Path, tmp_path: Path) -> None:
     record.write_text("")
     assert ri.damage(str(root), V1) == [f"/{record.relative_to(root)} was changed"]
     assert ri.damage(str(root), V2) == [f"/opt/firsttouch/{V2}/{ri.MANIFEST} is missing"]
+
+
+def spoiled(path: Path) -> None:
+    path.write_text(path.read_text() + "# more\n")
+
+
+def led_away(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("/bin/sh")
+
+
+def put_in_its_place(path: Path) -> None:
+    path.unlink()
+    path.write_text("#!/bin/sh\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "breaks", "word"),
+    [
+        ("bin/toy", spoiled, "was changed"),
+        ("bin/toy", Path.unlink, "is missing"),
+        ("bin/toy", led_away, "is missing"),
+        ("pyvenv.cfg", spoiled, "was changed"),
+        ("bin/python", led_away, "was changed"),
+        ("bin/python", put_in_its_place, "was changed"),
+        ("bin/python3", Path.unlink, "is missing"),
+    ],
+)
+def test_what_no_record_lists_is_found_and_mended(
+    root: Path, tmp_path: Path, name: str, breaks: Callable[[Path], None], word: str
+) -> None:
+    bring(root, wanted(tmp_path, V1))
+    before = {path: path.read_bytes() for path in root.rglob("*") if path.is_file() and "opt" in path.parts}
+    breaks(root / "opt/firsttouch" / V1 / name)
+    assert ri.damage(str(root), V1) == [f"/opt/firsttouch/{V1}/{name} {word}"]
+    assert ri.query(str(root))["installed"] == []
+    plan = ri.make_plan(str(root), wanted(tmp_path, V1), USERS)
+    assert plan.changes == [
+        {"resource": f"runtime:/opt/firsttouch/{V1}", "before": "damaged", "after": "installed"}
+    ]
+    assert plan.restart(FILES) == ["firsttouch-server@a.service"], "what runs may have read what was changed"
+    bring(root, wanted(tmp_path, V1))
+    assert ri.damage(str(root), V1) == [] and ri.query(str(root))["installed"] == [V1]
+    after = {path: path.read_bytes() for path in root.rglob("*") if path.is_file() and "opt" in path.parts}
+    assert after == before and links(root) == (V1, None)
+    assert sorted(os.listdir(root / "opt/firsttouch")) == [V1, "current"]
+
+
+def test_a_damaged_version_stays_when_the_new_one_does_not_start(root: Path, tmp_path: Path) -> None:
+    bring(root, wanted(tmp_path, V1))
+    spoiled(root / "opt/firsttouch" / V1 / "bin/toy")
+    before = tree(root)
+    what = wanted(tmp_path, V1)
+    with pytest.raises(ri.InstallError, match="no module named numpy"):
+        ri.apply_plan(ri.make_plan(str(root), what, USERS), what, Commands(status=1))
+    assert tree(root) == before
+
+
+def test_a_damaged_version_comes_back_when_its_place_cannot_be_taken(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bring(root, wanted(tmp_path, V1))
+    spoiled(root / "opt/firsttouch" / V1 / "bin/toy")
+    before, rename = tree(root), os.rename
+
+    def full(old: str, new: str) -> None:
+        if old.endswith(".new") and new.endswith(V1):
+            raise OSError(28, "No space left on device", new)
+        rename(old, new)
+
+    what = wanted(tmp_path, V1)
+    monkeypatch.setattr(os, "rename", full)
+    with pytest.raises(OSError, match="No space left"):
+        ri.apply_plan(ri.make_plan(str(root), what, USERS), what, Commands())
+    assert tree(root) == before
+
+
+@pytest.mark.parametrize("text", ["{}", "[]", "no json", '{"records": 1}'])
+def test_a_manifest_that_tells_nothing_is_damage(root: Path, tmp_path: Path, text: str) -> None:
+    bring(root, wanted(tmp_path, V1))
+    (root / "opt/firsttouch" / V1 / ri.MANIFEST).write_text(text)
+    assert ri.damage(str(root), V1) == [f"/opt/firsttouch/{V1}/{ri.MANIFEST} was changed"]
+    assert ri.query(str(root))["installed"] == []
+    bring(root, wanted(tmp_path, V1))
+    assert ri.query(str(root))["installed"] == [V1]
