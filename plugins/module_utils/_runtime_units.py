@@ -54,6 +54,16 @@ def server_unit(name: str) -> str:
     return f"firsttouch-server@{name}.service"
 
 
+def _setting(path: str) -> str:
+    """PATH in a setting, where % begins a specifier."""
+    return path.replace("%", "%%")
+
+
+def _argument(path: str) -> str:
+    """PATH in a command, where $ begins a variable too."""
+    return _setting(path).replace("$", "$$")
+
+
 def render_slice() -> str:
     """The slice of both: what they take is accounted together."""
     return f"""{MARKER}
@@ -81,14 +91,14 @@ Type=oneshot
 RemainAfterExit=yes
 ExecStart={COMMAND} weights load --model {model["name"]}
 # A model that is not loaded any more (8) is as wanted.
-ExecStop=-{COMMAND} weights rm {model["name"]} --dir {model["mount"]}
+ExecStop=-{COMMAND} weights rm {model["name"]} --dir {_argument(model["mount"])}
 TimeoutStartSec={model["load_timeout_s"]}
 Slice={SLICE}
 User=firsttouch
 Group=firsttouch
 SupplementaryGroups={model["mount_group"]}
 {affinity}LimitMEMLOCK=infinity
-ReadWritePaths={model["mount"]} -/run/firsttouch
+ReadWritePaths={_setting(model["mount"])} -/run/firsttouch
 {_HARDENED}\
 PrivateNetwork=yes
 RestrictAddressFamilies=AF_UNIX
@@ -104,7 +114,7 @@ def render_server(server: Mapping[str, Any], models: Sequence[Mapping[str, Any]]
     needs = f"Requires={weights}\n" if weights else ""
     groups = sorted({str(model["mount_group"]) for model in models})
     supplementary = f"SupplementaryGroups={' '.join(groups)}\n" if groups else ""
-    folders = sorted({str(model["mount"]) for model in models})
+    folders = sorted({_setting(model["mount"]) for model in models})
     reads = f"ReadOnlyPaths={' '.join(folders)}\n" if folders else ""
     affinity = f"CPUAffinity={housekeeping}\n" if housekeeping else ""
     fifo = server.get("fifo_priority")

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -80,6 +81,21 @@ def test_the_units_follow_the_plan(host: Path) -> None:
     assert of(server, "LimitRTPRIO") == ["10"] and not of(server, "RestrictRealtime")
     assert of(server, "NUMAMask") == ["1"]
     assert int(of(server, "FileDescriptorStoreMax")[0]) >= 3 * 64 + 8
+
+
+def test_a_path_means_the_same_to_systemd(host: Path) -> None:
+    """% is a specifier in each setting, $ a variable in a command."""
+    pages = {**PAGES, "hugetlbfs_mounts": [{"path": "/dev/100%i/$HOME", "pagesize": "2M"}]}
+    result = plan(host, {**pages, "models": [MODEL], "servers": [SERVER]})
+    weights, server = (
+        unit(result, f"firsttouch-{name}.service") for name in ("weights@toy", "server@policy")
+    )
+    assert of(weights, "ExecStop")[0].endswith(" --dir /dev/100%%i/$$HOME")
+    assert of(weights, "ReadWritePaths") == ["/dev/100%%i/$HOME -/run/firsttouch"]
+    assert of(server, "ReadOnlyPaths") == ["/dev/100%%i/$HOME"]
+    assert json.loads(result["runtime"]["files"]["models/toy.json"])["mount"] == "/dev/100%i/$HOME"
+    for text in (weights, server):
+        assert not re.search("(?<!%)%(?!%)", text.replace("%%", ""))
 
 
 @pytest.mark.skipif(not shutil.which("systemd-analyze"), reason="no systemd-analyze on this machine")
