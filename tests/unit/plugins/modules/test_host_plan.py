@@ -74,6 +74,12 @@ def test_a_section_alone_touches_nothing_else(tmp_path: Path, section: str) -> N
     result = plan(make_host(tmp_path), INTENT, sections=[section])
     assert result["planned"] == [section]
     assert [name for name in ALL if result["plan"]["sections"][name]] == [section]
+    # What roles write is made of the sections, and is of this one alone.
+    assert result["plan"]["sysctls"] == result["plan"]["sections"][section].get("sysctls", {})
+    assert bool(result["plan"]["sysctls"]) == (section in ("vm_sysctls", "rt_scheduling"))
+    assert bool(result["plan"]["boot"]["tokens"]) == (section in ("hugepages", "cpu_isolation", "thp"))
+    assert bool(result["units"]) == (section == "hugepages")
+    assert (result["runtime"]["state"] is not None) == (section == "runtime")
 
 
 def test_a_section_alone_is_not_stopped_by_another(tmp_path: Path) -> None:
