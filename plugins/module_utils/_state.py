@@ -29,6 +29,8 @@ from ._tree import Tree
 # Left by kernel_cmdline, which keeps the boot file that was there before its last change.
 _BACKUP = f"{BACKUP_DIR}/grub.cfg.before"
 _ORDER = (_BACKUP, BEFORE, PLAN)
+
+
 def dump(document: Mapping[str, Any]) -> str:
     """DOCUMENT as the text of its file."""
     return json.dumps(document, indent=1, ensure_ascii=True) + "\n"
@@ -48,7 +50,9 @@ def merge(
         return None
     if not chosen:
         return recorded
-    document = {key: plan.get(key) for key in ("schema", "collection", "host", "topology", "numa", "transport")}
+    document = {
+        key: plan.get(key) for key in ("schema", "collection", "host", "topology", "numa", "transport")
+    }
     wishes: Mapping[str, Any] = (recorded or {}).get("intent") or {}
     values = {
         name: given[name]
@@ -265,7 +269,12 @@ def removal(root: str, predicted: Iterable[Mapping[str, Any]] = ()) -> Record:
     PREDICTED are the changes that the run predicts before this one: what they leave is what is removed then.
     """
     old = {path: _files.read_text(root, path) for path in _ORDER}
-    then = {path: row.get("after") for row in predicted for path in _ORDER if row.get("resource") == f"file:{path}"}
+    then = {
+        path: row.get("after")
+        for row in predicted
+        for path in _ORDER
+        if row.get("resource") == f"file:{path}"
+    }
     return Record(root, dict.fromkeys(_ORDER), old, {}, {}, then)
 
 

@@ -23,11 +23,16 @@ import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 
-import tomllib
-from packaging.requirements import Requirement
-from packaging.tags import Tag, compatible_tags, cpython_tags
-from packaging.utils import canonicalize_name, parse_wheel_filename
-from packaging.version import Version
+# Told when it is needed: who only lists the collection's modules need not have it.
+MISSING = ""
+try:
+    import tomllib
+    from packaging.requirements import Requirement
+    from packaging.tags import Tag, compatible_tags, cpython_tags
+    from packaging.utils import canonicalize_name, parse_wheel_filename
+    from packaging.version import Version
+except ImportError as exc:
+    MISSING = exc.name or str(exc)
 
 VARIABLE = "firsttouch_wheels_dir"
 # Checksums at the speed of memory: taken where a wheel is to be had, not missed where not.
@@ -102,6 +107,7 @@ def wheel_set(source: Path, host: Host, wheels_dir: Path | None, cache: Path) ->
 
     The others come from WHEELS_DIR; without it from CACHE, which pip fills once. Raises WheelError, OSError.
     """
+    _check_controller()
     project = _project(source)
     if host.python < _least_python(project):
         text = f"the runtime needs Python {project['requires-python']}, the host has {host.python[0]}.{host.python[1]}"
@@ -123,6 +129,16 @@ def wheel_set(source: Path, host: Host, wheels_dir: Path | None, cache: Path) ->
     listed = "\n".join(sorted(f"{wheel.name} {wheel.sha256}" for wheel in every))
     digest = hashlib.sha256(f"{host.word}\n{listed}".encode()).hexdigest()
     return f"{project['version']}-{digest[:12]}", every
+
+
+def _check_controller() -> None:
+    """Raises WheelError where the controller's Python lacks a module."""
+    if MISSING:
+        text = f"{sys.executable} on the controller has no module {MISSING}"
+        raise WheelError(
+            "controller_lacks_module",
+            f"{text}: run ansible with Python 3.11 or newer, and install packaging for it",
+        )
 
 
 def choose(
@@ -156,6 +172,7 @@ def build_wheel(source: Path) -> Wheel:
 
     Raises WheelError for a folder that is none, OSError.
     """
+    _check_controller()
     project = _project(source)
     name, version = project["name"], project["version"]
     top = source / "src"

@@ -6,6 +6,7 @@ from __future__ import annotations
 import base64
 import csv
 import hashlib
+import importlib.util
 import io
 import subprocess
 import sys
@@ -169,3 +170,24 @@ def test_a_python_that_is_too_old_is_named(tmp_path: Path) -> None:
 def test_a_host_without_glibc_gets_no_manylinux_wheel() -> None:
     assert _wheels.Host((3, 13), "x86_64", None).platforms == ["linux_x86_64"]
     assert "manylinux2014_x86_64" in TRIXIE.platforms and "manylinux_2_42_x86_64" not in TRIXIE.platforms
+
+
+@pytest.mark.parametrize("module", ["packaging.requirements", "tomllib"])
+def test_a_controller_without_a_module_is_told_which(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str
+) -> None:
+    """Importing the collection's files needs neither; making wheels does."""
+    monkeypatch.setitem(sys.modules, module, None)
+    spec = importlib.util.spec_from_file_location("_wheels_alone", _wheels.__file__)
+    assert spec is not None and spec.loader is not None
+    alone = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "_wheels_alone", alone)
+    spec.loader.exec_module(alone)
+    host = alone.Host((3, 13), "x86_64", (2, 41))
+    for call in (
+        lambda: alone.wheel_set(RUNTIME, host, tmp_path, tmp_path),
+        lambda: alone.build_wheel(RUNTIME),
+    ):
+        with pytest.raises(alone.WheelError, match=f"no module {module}: .* install packaging") as told:
+            call()
+        assert told.value.reason == "controller_lacks_module"
