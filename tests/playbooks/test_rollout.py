@@ -53,7 +53,8 @@ def rollout(collections: Path, tmp_path: Path) -> Any:
         kept = {key: value for key, value in os.environ.items() if not key.startswith("ANSIBLE_")}
         env = {**kept, "ANSIBLE_HOME": str(tmp_path / "home"), "ANSIBLE_COLLECTIONS_PATH": str(collections)}
         program = Path(sys.executable).with_name("ansible-playbook")
-        command = [program, "-f", "4", "-i", folder / "hosts.json", f"firsttouch.host.{playbook}", *words]
+        hosts = ["-f", "4", "-i", str(folder / "hosts.json")]
+        command = [str(program), *hosts, f"firsttouch.host.{playbook}", *words]
         done = subprocess.run(
             command,
             cwd=tmp_path,

@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import interpreters
 import pytest
 import run_matrix
 from commands import Row
@@ -27,7 +28,7 @@ def has(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> set[str]:
         return Row(f"Python {version}, runtime", 1, "9 passed")
 
     monkeypatch.setattr(
-        run_matrix.interpreters,
+        interpreters,
         "find",
         lambda version: tmp_path / f"python{version}" if version in there else None,
     )
