@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import fcntl
 import gc
 import hashlib
+import json
 import mmap
 import os
 import subprocess
@@ -24,7 +26,8 @@ import pytest
 import safetensors
 from safetensors.numpy import load_file
 
-from firsttouch import _image, _safetensors, _views, errors, weights
+from firsttouch import _image, _loader, _safetensors, _sources, _views, errors, weights
+from firsttouch._loader import BLOCK
 from weights_host import (
     PAGE,
     SRC,
@@ -308,6 +311,34 @@ def test_align(store: str, on_disk: Path, align: int) -> None:
     assert load(model, store, replace=True).loaded
 
 
+def test_align_without_direct_reads(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files that end with a page, at places that are no multiple of a block, leave the next one and the end alone."""
+    monkeypatch.setattr(_loader, "_direct", lambda _: contextlib.nullcontext(-1))
+    names = [f"model-{number:05}-of-00003.safetensors" for number in (1, 2, 3)]
+    folder, size = tmp_path / "m", PAGE - 4096
+    folder.mkdir()
+    for number, name in enumerate(names):
+        for _ in range(2):  # the second time the header's length is known
+            file = write_file(folder / name, {f"t{number}": ("U8", [size], some_bytes(size, number))}, pad=number)
+            start = file.stat().st_size - size
+            shift = -start % 64
+            size = PAGE - shift - start
+        assert shift and file.stat().st_size + shift == PAGE
+    weight_map = {f"t{number}": name for number, name in enumerate(names)}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    load(folder, store, align=64)
+    with weights.open("m", directory=store) as found:
+        assert found.check(deep=True)["chunks"] == 3
+        for shard in found.shards:
+            data = (folder / shard.name).read_bytes()
+            assert bytes(found.buffer()[shard.image_offset : shard.image_offset + shard.bytes]) == data
+    (source,) = _sources.read_model(str(folder / names[0])).sources
+    with open(folder / names[0], "rb") as file, memoryview(bytearray(b"x" * (PAGE + BLOCK))) as view:
+        reader = _loader._Reader(source, file.fileno(), -1)
+        _loader.read_chunk(reader, _image.Chunk(0, 0, PAGE - source.stamp.bytes, source.stamp.bytes), view)
+        assert view[PAGE:] == b"x" * BLOCK
+
+
 def test_align_of_what_cannot_be(store: str, tmp_path: Path) -> None:
     """A file is kept byte for byte, so a tensor behind one of odd size stays where it is: said, with the count."""
     rows = {"a": ("U8", [3], b"abc"), "b": ("U8", [64], bytes(64)), "c": ("U8", [0], b"")}
@@ -581,6 +612,26 @@ def test_gc_keeps_what_is_in_use(store: str, tmp_path: Path) -> None:
     load(make_model(tmp_path / "c", seed=4), store, name="m", replace=True, step=while_loading)
     os.rename(weights.ls(store)[0].path, second.path)
     assert weights.gc(directory=store) == {"superseded": [], "incomplete": [], "damaged": []}
+
+
+def test_links(mounter: Mounter, tmp_path: Path) -> None:
+    """A link that has the name of an image is never opened and hides no model, wherever it leads; gc removes it."""
+    # A hugetlbfs has no links, the tmpfs that stands in for it has.
+    mounter(32, kind="tmpfs", huge="advise")
+    image = load(make_model(tmp_path / "m"), mounter(1), fallback="tmpfs-huge")
+    store = os.path.dirname(image.path)
+    digest = os.path.basename(image.path).split("@")[1].split(".")[0]
+    links = [f"{store}/a@{digest}.1.img", f"{store}/m@{digest}.2.img", f"{store}/z@{digest}.1.img"]
+    for link, target in zip(links, (f"{tmp_path}/nothing", image.path, f"{tmp_path}/nothing"), strict=True):
+        os.symlink(target, link)
+    rows = weights.ls(store)
+    assert {row.path: row.trouble for row in rows} == {**dict.fromkeys(links, "it is a symbolic link"), image.path: ""}
+    with weights.open("m", directory=store) as found:
+        assert found.path == image.path
+    with pytest.raises(errors.NotReadyError, match="symbolic link"):
+        weights.open("a", directory=store)
+    assert sorted(weights.gc(directory=store)["damaged"]) == sorted(links)
+    assert os.listdir(store) == [os.path.basename(image.path)]
 
 
 def test_rm(store: str, sharded: Path) -> None:

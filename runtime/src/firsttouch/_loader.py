@@ -282,8 +282,11 @@ def read_chunk(reader: _Reader, chunk: Chunk, view: memoryview) -> None:
         done += count
         if done < chunk.bytes and direct:
             done -= done % BLOCK
-    end = _image.round_up(chunk.bytes, BLOCK)
-    view[chunk.image_offset + chunk.bytes : chunk.image_offset + end] = bytes(end - chunk.bytes)
+    # Direct reads are of whole blocks in places of whole blocks. From any other place the next multiple of a block may
+    # be beyond the start of the next file, or the end of the image.
+    if chunk.image_offset % BLOCK == 0:
+        end = _image.round_up(chunk.bytes, BLOCK)
+        view[chunk.image_offset + chunk.bytes : chunk.image_offset + end] = bytes(end - chunk.bytes)
     if reader.direct < 0:
         os.posix_fadvise(reader.buffered, chunk.file_offset, chunk.bytes, os.POSIX_FADV_DONTNEED)
 

@@ -69,8 +69,9 @@ def _entries_of(directory: str, model: str | None, strict: bool) -> list[Entry]:
         names = [(file, _image.parse_image_name(file)) for file in _listed(directory, strict)]
         wanted = [(file, name) for file, name in names if name and model in (None, name.model)]
         found = []
-        with contextlib.suppress(FileNotFoundError):
-            found.extend(read_entry(os.path.join(directory, file), name) for file, name in wanted)
+        for file, name in wanted:
+            with contextlib.suppress(FileNotFoundError):
+                found.append(read_entry(os.path.join(directory, file), name))
         if len(found) == len(wanted):
             break
     return found
@@ -93,8 +94,11 @@ def _listed(directory: str, strict: bool) -> list[str]:
 
 def read_entry(path: str, name: ImageName) -> Entry:
     """The image at PATH, valid or not. Raises FileNotFoundError when it went away."""
-    status = os.stat(path)
+    # Of the name itself: a link that leads nowhere is there, and would hide the others as one that went away.
+    status = os.lstat(path)
     facts = (path, name, status.st_size, status.st_dev, status.st_ino)
+    if stat.S_ISLNK(status.st_mode):
+        return Entry(*facts, None, {}, "it is a symbolic link")
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
@@ -269,8 +273,9 @@ def garbage(rows: Iterable[Entry]) -> dict[str, list[Entry]]:
             whole[key] = max(whole.get(key, 0), row.name.generation)
     for row in rows:
         newest = whole.get((os.path.dirname(row.path), row.name.model), 0)
-        # A file that may not be read is not known to be damaged.
-        if row.trouble and row.block is None and not os.access(row.path, os.R_OK):
+        # A file that may not be read is not known to be damaged. A link is, wherever it leads.
+        readable = os.path.islink(row.path) or os.access(row.path, os.R_OK)
+        if row.trouble and row.block is None and not readable:
             continue
         if row.trouble:
             found["damaged"].append(row)
