@@ -11,6 +11,7 @@ import typing as t
 
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
+from ansible_collections.firsttouch.host.plugins.plugin_utils._verify_record import file_name
 
 SUFFIXES = (".tar.xz", ".tar.gz")
 
@@ -28,7 +29,8 @@ class ActionModule(ActionBase):
         result.pop("invocation", None)
         if result.get("failed") or archive is None:
             return result
-        dest = target(self._task.args["dest"], self._loader.get_basedir(), compression)
+        host = str((task_vars or {}).get("inventory_hostname") or "")
+        dest = target(self._task.args["dest"], self._loader.get_basedir(), compression, host)
         before = "written" if os.path.exists(dest) else None
         try:
             data = base64.b64decode(archive, validate=True)
@@ -41,11 +43,17 @@ class ActionModule(ActionBase):
         return {**result, "dest": dest, "changed": changed, "changes": changes}
 
 
-def target(dest: str, basedir: str, compression: str) -> str:
-    """The absolute path to write: DEST below BASEDIR unless absolute, with the suffix of its compression."""
+def target(dest: str, basedir: str, compression: str, host: str) -> str:
+    """The absolute path to write: DEST below BASEDIR unless absolute, with the suffix of its compression.
+
+    A DEST that ends with a slash is a directory, in which each HOST has a file of its own, whatever it is called.
+    """
     path = os.path.join(basedir, os.path.expanduser(dest))
-    for suffix in SUFFIXES:
-        path = path.removesuffix(suffix)
+    if path.endswith("/"):
+        path += file_name(host).removesuffix(".json")
+    else:
+        for suffix in SUFFIXES:
+            path = path.removesuffix(suffix)
     return os.path.abspath(f"{path}.tar.{compression}")
 
 

@@ -81,11 +81,7 @@ class ActionModule(ActionBase):
             origin=origin,
             concerns=args.get("concerns") or (),
         )
-        path = os.path.join(target, "hosts", file_name(host))
-        try:
-            write(path, json.dumps(entry, ensure_ascii=True, separators=(",", ":")) + "\n")
-        except OSError as exc:
-            raise AnsibleActionFail(f"firsttouch_report_dir: {path} cannot be written: {exc}") from exc
+        path = keep(target, entry)
         show(entry, list(args.get("fail_on") or ()))
         return {"changed": False, "state": entry["state"], "file": path}
 
@@ -99,6 +95,16 @@ class ActionModule(ActionBase):
                 return "plan.json"
             args["intent"] = intent
         return "variables"
+
+
+def keep(folder: str, entry: dict[str, t.Any]) -> str:
+    """Write ENTRY, the record of a host, below the report directory FOLDER; return its path."""
+    path = os.path.join(folder, "hosts", file_name(entry["host"]))
+    try:
+        write(path, json.dumps(entry, ensure_ascii=True, separators=(",", ":")) + "\n")
+    except OSError as exc:
+        raise AnsibleActionFail(f"firsttouch_report_dir: {path} cannot be written: {exc}") from exc
+    return path
 
 
 def note_unknown(result: dict[str, t.Any], names: t.Iterable[str]) -> None:

@@ -14,7 +14,7 @@ from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
 from ansible.utils.path import unfrackpath
-from ansible_collections.firsttouch.host.plugins.action.host_verify import concerns_of
+from ansible_collections.firsttouch.host.plugins.action.host_verify import concerns_of, keep
 from ansible_collections.firsttouch.host.plugins.plugin_utils._verify_html import html
 from ansible_collections.firsttouch.host.plugins.plugin_utils._verify_junit import junit
 from ansible_collections.firsttouch.host.plugins.plugin_utils._verify_record import (
@@ -60,7 +60,7 @@ class ActionModule(ActionBase):
             prepare(folder)
             return {**result, "changed": False, "report_dir": folder}
         document = report(
-            list(records(task_vars)),
+            list(records(task_vars, folder)),
             fail_on,
             written=dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds"),
             inventory=[source if "," in source else os.path.abspath(source) for source in sources],
@@ -120,8 +120,11 @@ def prepare(folder: str) -> None:
         ) from exc
 
 
-def records(task_vars: t.Mapping[str, t.Any]) -> t.Iterator[dict[str, t.Any]]:
-    """The record of every host of the play, in its order; what left none counts as an error."""
+def records(task_vars: t.Mapping[str, t.Any], folder: str) -> t.Iterator[dict[str, t.Any]]:
+    """The record of every host of the play, in its order; what left none counts as an error.
+
+    That one is written below FOLDER: the record of an earlier run, maybe of a host as planned, must not pass for it.
+    """
     hostvars = task_vars["hostvars"]
     for name in task_vars["ansible_play_hosts_all"]:
         returned = hostvars[name].get(RESULT)
@@ -130,10 +133,15 @@ def records(task_vars: t.Mapping[str, t.Any]) -> t.Iterator[dict[str, t.Any]]:
             with open(result["file"], encoding="utf-8") as handle:
                 yield json.load(handle)
         except KeyError:
-            yield record(str(name), result, finished="", seconds=0.0)
+            yield _kept(record(str(name), result, finished="", seconds=0.0), folder)
         except (OSError, ValueError) as exc:
             problem = {"msg": f"its answers cannot be read again: {failure_text({'msg': exc})}"}
-            yield record(str(name), problem, finished="", seconds=0.0)
+            yield _kept(record(str(name), problem, finished="", seconds=0.0), folder)
+
+
+def _kept(entry: dict[str, t.Any], folder: str) -> dict[str, t.Any]:
+    keep(folder, entry)
+    return entry
 
 
 def write_all(folder: str, document: dict[str, t.Any], fail_on: t.Collection[str]) -> list[str]:

@@ -37,6 +37,8 @@ options:
       - File on the controller. It gets the suffix C(.tar.xz), or C(.tar.gz) where the Python of the host has
         no xz, unless it ends so.
         Missing directories are made.
+      - One that ends with a slash is a directory, and the file in it is named after the host. Names that are more than
+        letters, digits and C(._-) get a hash, as no name of a host may lead out of it.
     type: path
     required: true
   scrub:
@@ -56,7 +58,7 @@ options:
 EXAMPLES = r"""
 - name: Record the host
   firsttouch.host.host_collect:
-    dest: "recordings/{{ inventory_hostname }}.tar.xz"
+    dest: recordings/
 
 - name: Read the recording again, once it is unpacked
   firsttouch.host.numa_topology_info:

@@ -78,7 +78,7 @@ options:
     default: 100
   fail:
     description:
-      - Whether the module fails when a result is V(fail).
+      - Whether the module fails when a result is V(fail), or something that was expected could not be looked at.
     type: bool
     default: false
   sysroot:
@@ -244,8 +244,8 @@ def main() -> None:
         "summary": summary(results),
         "ok": not failures and not unseen,
     }
-    if given["fail"] and failures:
-        module.fail_json(msg=failures_text(failures), reason="verification_failed", **returned)
+    if given["fail"] and not returned["ok"]:
+        module.fail_json(msg=failures_text([*failures, *unseen]), reason="verification_failed", **returned)
     module.exit_json(**returned)
 
 

@@ -196,7 +196,7 @@ def test_no_host_keeps_another_from_its_answer(verify: Any) -> None:
     assert {"hugepages.pool.2M.node1", "cpu_isolation.isolated", "vm_sysctls.sysctl.vm.swappiness"} <= failed
     assert all(row["remedy"] for row in by_name["bad"]["results"] if row["status"] == "fail")
     kept = sorted(path.name for path in (done.reports / "hosts").iterdir())
-    assert len(kept) == 13 and all(name.isascii() and "/" not in name for name in kept)
+    assert len(kept) == 15 and all(name.isascii() and "/" not in name for name in kept)
     suites = {suite.get("name"): suite for suite in ET.parse(done.reports / "report.junit.xml").getroot()}
     assert len(suites) == 15 and suites["dark"].get("errors") == "1" and suites["good"].get("failures") == "0"
     page = (done.reports / "report.html").read_text()

@@ -64,7 +64,17 @@ def test_check_mode_predicts_and_writes_nothing(tmp_path: Path) -> None:
     ],
 )
 def test_the_suffix_says_how_it_is_compressed(tmp_path: Path, dest: str, compression: str, name: str) -> None:
-    assert host_collect.target(dest, str(tmp_path), compression) == str(tmp_path / name)
+    assert host_collect.target(dest, str(tmp_path), compression, "x") == str(tmp_path / name)
+
+
+def test_a_directory_has_one_file_for_each_host_and_none_leaves_it(tmp_path: Path) -> None:
+    hosts = ("a", "web17.example.org", "../x", "..", "/etc/x", "a/../../b", "a.tar.xz", "a.tar.gz", "", "x\ny")
+    for host in hosts:
+        returned = action("rec/", tmp_path, ARCHIVE).run(task_vars={"inventory_hostname": host})
+        assert returned["changed"], host
+    assert {path.parent for path in tmp_path.rglob("*.tar.xz")} == {tmp_path / "rec"}
+    found = {path.name for path in (tmp_path / "rec").iterdir()}
+    assert len(found) == len(hosts) and {"a.tar.xz", "web17.example.org.tar.xz"} <= found
 
 
 def test_a_failed_module_stays_failed(tmp_path: Path) -> None:

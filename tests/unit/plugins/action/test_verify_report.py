@@ -65,10 +65,29 @@ def test_all_hosts_are_in_the_reports(tmp_path: Path, capsys: pytest.CaptureFixt
     assert returned["outcome"] == "failed_and_unreachable" == document["outcome"]
     assert set(returned["failed_hosts"]) == {"never", "crashed", "vanished", HOSTILE}
     assert returned["unreachable_hosts"] == {"dark": "no\ufffdroute"}
-    assert {path.name for path in (tmp_path / "out").iterdir()} == set(verify_report.NAMES)
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"hosts", *verify_report.NAMES}
     out = capsys.readouterr().out
     assert all(str(tmp_path / "out" / name) in out for name in verify_report.NAMES)
     assert "Verified 6 hosts: 1 pass, 1 fail, 3 error, 1 unreachable. Outcome: 4 failed, 1 unreachable." in out
+
+
+def test_a_host_without_an_answer_does_not_keep_the_record_of_yesterday(tmp_path: Path) -> None:
+    hosts = tmp_path / "out" / "hosts"
+    hosts.mkdir(parents=True)
+    for name in ("hangs", "vanished", "other"):
+        (hosts / f"{name}.json").write_text(json.dumps(verified(name, answer("boot.a"))))
+    lost = {
+        "hangs": {verify_report.RESULT: {"failed": True, "msg": "timed out after 300 seconds"}},
+        "vanished": {verify_report.RESULT: {"state": "pass", "file": str(tmp_path / "gone.json")}},
+    }
+    plugin_of(verify_report, report_dir=str(tmp_path / "out")).run(task_vars=play(tmp_path, **lost))
+    kept = {path.stem: json.loads(path.read_text()) for path in hosts.iterdir()}
+    assert {name: entry["state"] for name, entry in kept.items()} == {
+        "hangs": "error",
+        "vanished": "error",
+        "other": "pass",
+    }
+    assert kept["hangs"]["message"] == "timed out after 300 seconds"
 
 
 def test_an_incomplete_host_is_not_called_fine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -68,6 +68,13 @@ def test_fail_fails_and_still_returns_everything(guest: Path) -> None:
     assert not ask(guest, expected={"sockets": 2}, fail=True).get("failed")
 
 
+def test_an_expectation_that_could_not_be_looked_at_fails_too(guest: Path) -> None:
+    (guest / f"{SYSTEM}/node/node1/distance"[1:]).unlink()
+    result = ask(guest, expected={"distances": {0: {0: 10, 1: 21}, 1: {0: 21, 1: 10}}}, fail=True)
+    assert not result["ok"] and not result["failures"] and result["failed"]
+    assert "not_evaluated numa.distances" in result["msg"]
+
+
 @pytest.mark.parametrize(
     ("accept", "ok"), [([], True), (["exposed", "consistent"], True), (["exposed"], False), (["hidden"], False)]
 )
