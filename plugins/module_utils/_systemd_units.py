@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -93,10 +93,12 @@ class Plan:
     """All steps of one call.
 
     `pending`: units whose change waits for their next start. `overrides`: {unit: the vendor file it hides}.
+    `boots`: what is predicted comes after a boot.
     """
 
     root: str
     steps: list[Step]
+    boots: bool = False
     reload_needed: bool = False
     pending: list[str] = field(default_factory=list)
     overrides: dict[str, str] = field(default_factory=dict)
@@ -108,9 +110,12 @@ class Plan:
         return sorted(rows, key=lambda row: str(row["resource"]))
 
 
-def make_plan(root: str, units: Sequence[Wanted], absent: Iterable[str], run: Run | None) -> Plan:
+def make_plan(
+    root: str, units: Sequence[Wanted], absent: Iterable[str], run: Run | None, boots: bool = False
+) -> Plan:
     """Plan UNITS and the removal of ABSENT below ROOT; reads only.
 
+    BOOTS: for a prediction, that the host boots before: what is enabled runs then, and nothing else.
     Raises UnitError: `bad_name`, `duplicate_unit`, `foreign_file`, `masked`, `no_install_section`,
     `systemctl_failed`.
     """
@@ -124,7 +129,7 @@ def make_plan(root: str, units: Sequence[Wanted], absent: Iterable[str], run: Ru
         if names.count(name) > 1:
             raise UnitError("duplicate_unit", f"{name} is named twice", name)
     states = _show(run, names) if run and names else {}
-    plan = Plan(root, [])
+    plan = Plan(root, [], boots)
     for unit in units:
         plan.steps.append(_wanted_step(plan, unit, states.get(unit.name) if run else None))
     for name in gone:
@@ -164,7 +169,7 @@ def _wanted_step(plan: Plan, unit: Wanted, state: dict[str, str] | None) -> Step
         plan.overrides[unit.name] = vendor
     if state is None:
         return step
-    active = state.get("ActiveState") in _ACTIVE
+    active = _is_active(plan, step, state, there)
     changed = step.before != step.after
     if unit.state is not None:
         step.active = (active, unit.state == "started")
@@ -172,6 +177,15 @@ def _wanted_step(plan: Plan, unit: Wanted, state: dict[str, str] | None) -> Step
     step.restart = active and again and unit.state != "stopped"
     step.stale = active and changed and not step.restart and unit.state != "stopped"
     return step
+
+
+def _is_active(plan: Plan, step: Step, state: Mapping[str, str], links: Sequence[str]) -> bool:
+    """Whether the unit runs when the plan is carried out; LINKS enable it."""
+    active = state.get("ActiveState") in _ACTIVE
+    if not plan.boots:
+        return active
+    # Nothing enables a slice: it comes with the first unit in it.
+    return bool(links) or (step.name.endswith(".slice") and (active or step.before is not None))
 
 
 def _absent_step(plan: Plan, name: str, state: dict[str, str] | None) -> Step:
@@ -187,7 +201,7 @@ def _absent_step(plan: Plan, name: str, state: dict[str, str] | None) -> Step:
     step.unlink = _links_to(plan.root, name)
     step.enabled = (bool(step.unlink), False)
     if state is not None:
-        step.active = (state.get("ActiveState") in _ACTIVE, False)
+        step.active = (_is_active(plan, step, state, step.unlink), False)
         step.failed = state.get("ActiveState") == "failed"
     return step
 

@@ -59,6 +59,10 @@ options:
     type: list
     elements: str
     default: []
+  boots:
+    description: For check mode, that the host boots before the real run gets here. What is enabled runs then.
+    type: bool
+    default: false
   sysroot:
     description: Directory of the tree to change. Below another one than C(/) nothing is started or stopped.
     type: path
@@ -155,7 +159,8 @@ def _run(module: AnsibleModule) -> None:
     params = module.params
     units = [_systemd_units.Wanted(**unit, restart=unit["name"] in params["restart"]) for unit in params["units"]]
     run = _runner(module)
-    plan = _systemd_units.make_plan(params["sysroot"], units, params["absent"], run)
+    boots = params["boots"] and module.check_mode
+    plan = _systemd_units.make_plan(params["sysroot"], units, params["absent"], run, boots)
     if module.check_mode:
         plan.pending.extend(step.name for step in plan.steps if step.stale)
     else:
@@ -186,6 +191,7 @@ def main() -> None:
             },
             "restart": {"type": "list", "elements": "str", "default": []},
             "absent": {"type": "list", "elements": "str", "default": []},
+            "boots": {"type": "bool", "default": False},
             "sysroot": {"type": "path", "default": "/"},
         },
         supports_check_mode=True,

@@ -313,3 +313,27 @@ def test_systemctl_that_does_not_answer(tmp_path: Path) -> None:
         go(tmp_path, [unit()], run=lambda arguments: (1, "", "Failed to connect to bus"))
     assert caught.value.reason == "systemctl_failed"
     assert "connect to bus" in str(caught.value)
+
+
+def test_what_is_enabled_runs_after_a_boot_that_comes_first(tmp_path: Path) -> None:
+    """Predicted with `boots` before the boot, and done after it: the same rows."""
+    run, new = Systemctl(), TEXT + "# new\n"
+    kept = [unit("waits.service", enabled=True), unit("off.service"), unit("a.slice", "[Slice]\n")]
+    go(tmp_path, [*kept, unit("gone.service", enabled=True)], run=run)
+    run.active = {"off.service"}
+    wanted = [
+        unit("waits.service", new, enabled=True, state="started", restart_on_change=True),
+        unit("new.service", enabled=True, state="started"),
+        unit("off.service", enabled=True, state="started"),
+        unit("a.slice", "[Slice]\n", state="started"),
+    ]
+    predicted = units.make_plan(str(tmp_path), wanted, ["gone.service"], run, boots=True)
+    run.active = {"waits.service", "gone.service", "a.slice"}
+    done = go(tmp_path, wanted, ["gone.service"], run)
+    assert predicted.changes == done.changes
+    rows = {row["resource"]: row["before"] for row in done.changes if row["resource"].startswith("unit:")}
+    assert rows == {
+        "unit:gone.service": "enabled, active",
+        "unit:new.service": "disabled, inactive",
+        "unit:off.service": "disabled, inactive",
+    }
