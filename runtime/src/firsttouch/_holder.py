@@ -149,7 +149,7 @@ class Holder:
                     self._start()
                 if self._spare_due is not None and time.monotonic() >= self._spare_due:
                     self._spare_due = None
-                    self._spare = self._fork(spare=True)
+                    self._make_spare()
         finally:
             self._end()
             self._close()
@@ -172,23 +172,54 @@ class Holder:
         self._began = time.monotonic()
         self._server, self._spare = self._spare, None
         if self._server is not None:
-            os.write(self._server.go, b"g")
+            # One that is dead by now is told of by its pidfd, as any server.
+            with contextlib.suppress(BrokenPipeError):
+                os.write(self._server.go, b"g")
             os.close(self._server.go)
             self._server = self._server._replace(go=-1)
         else:
-            self._server = self._fork(spare=False)
+            try:
+                self._server = self._fork(spare=False)
+            except OSError as error:
+                self._say(f"no process for the server: {error}; next try in {self._longer():.2f} s")
+                self._due = time.monotonic() + self._pause
+                return
         self._spare_due = self._began + _SPARE_SECONDS
 
+    def _make_spare(self) -> None:
+        """Fork a spare, or try again later."""
+        try:
+            self._spare = self._fork(spare=True)
+        except OSError as error:
+            self._say(f"no process for a spare: {error}; next try in {_LONGEST_PAUSE_SECONDS:.0f} s")
+            self._spare_due = time.monotonic() + _LONGEST_PAUSE_SECONDS
+
+    def _longer(self) -> float:
+        """The next pause before a start, in seconds."""
+        self._pause = min(max(2 * self._pause, _FIRST_PAUSE_SECONDS), _LONGEST_PAUSE_SECONDS)
+        return self._pause
+
     def _fork(self, *, spare: bool) -> _Child:
-        """A child that serves, at once or when it is told to."""
+        """A child that serves, at once or when it is told to. Raises OSError, and leaves nothing behind then."""
         parent = os.getpid()
         wait, go = os.pipe() if spare else (-1, -1)
-        sys.stdout.flush()
-        sys.stderr.flush()
-        with warnings.catch_warnings():
-            # Threads of a BLAS pool that numpy started wait for work and hold no lock.
-            warnings.simplefilter("ignore", DeprecationWarning)
-            pid = os.fork()
+        pid = -1
+        try:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            with warnings.catch_warnings():
+                # Threads of a BLAS pool that numpy started wait for work and hold no lock.
+                warnings.simplefilter("ignore", DeprecationWarning)
+                pid = os.fork()
+            pidfd = os.pidfd_open(pid) if pid else -1
+        except OSError:
+            if pid > 0:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+            for fd in (wait, go):
+                if fd >= 0:
+                    os.close(fd)
+            raise
         if pid == 0:
             status = 1
             try:
@@ -205,7 +236,7 @@ class Holder:
                 os._exit(status)
         if spare:
             os.close(wait)
-        child = _Child(pid, os.pidfd_open(pid), go)
+        child = _Child(pid, pidfd, go)
         self._poller.add(child.pidfd, lambda _: self._died(pid), select.EPOLLIN)
         return child
 
@@ -263,7 +294,7 @@ class Holder:
             self._pause = 0.0
         self._due = time.monotonic() + self._pause
         self._say(f"server {pid} ended with status {code} after {lived:.1f} s, next one in {self._pause:.2f} s")
-        self._pause = min(max(2 * self._pause, _FIRST_PAUSE_SECONDS), _LONGEST_PAUSE_SECONDS)
+        self._longer()
         self.restarts += 1
 
     def _end(self) -> None:

@@ -109,6 +109,9 @@ def _open_stream(address: Address, schema: Schema, options: Options, poller: Pol
     listener = options.listeners.get(address)
     if listener is None:
         address, listener = listen(address, options)
+    else:
+        # Its name stays when this server ends: whoever keeps the listener takes that away.
+        listener = listener._replace(path="")
     return StreamPort(
         address,
         schema,

@@ -35,7 +35,7 @@ class Session:
         _open_sessions.add(self)
 
     def lease(self) -> Lane | None:
-        """A lane that is free now, or None."""
+        """A lane that is free now, or None. Raises BrokenError when all are late and the server is gone."""
         try:
             return self.free.pop()
         except IndexError:
@@ -73,12 +73,18 @@ class Session:
             self._late.append(lane)
 
     def _late_lane(self) -> Lane | None:
-        """A late lane whose answer came."""
+        """A late lane whose answer came. Raises BrokenError."""
         with self._lock:
-            for i, lane in enumerate(self._late):
-                if lane.ready():
-                    del self._late[i]
-                    return lane
+            try:
+                for i, lane in enumerate(self._late):
+                    if lane.ready():
+                        del self._late[i]
+                        return lane
+                    # Nobody else waits on it, to see whether its answer will ever come.
+                    lane.sleep(0)
+            except BrokenError:
+                self.broken = True
+                raise
         return None
 
     def close(self) -> None:

@@ -174,6 +174,10 @@ class ShmPort(Port):
         words[_shm.index("srv_epoch")] = (words[_shm.index("srv_epoch")] + 1) & 0xFFFFFFFF
         words[self._sleep] = int(self._fence.always_ring)
 
+    @property
+    def cautious(self) -> bool:
+        return bool(self._suspects)
+
     def spin(self, limit: int, span_ns: int) -> list[Slot]:
         words, leases_at, looks = self._words, self._leases_at, LOOKS_ALONE
         now = _clock()

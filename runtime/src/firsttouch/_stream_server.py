@@ -300,6 +300,10 @@ class StreamPort(Port):
         for connection in [item for fd, item in self._all.items() if fd not in self._greeted and item.since < oldest]:
             connection._refuse(ProtocolError(f"no greeting within {HANDSHAKE_SECONDS} s"))
 
+    @property
+    def cautious(self) -> bool:
+        return bool(self.whole) and self.whole[0].again
+
     def spin(self, limit: int, span_ns: int) -> list[Slot]:
         run, whole = self.poller.run, self.whole
         end = _clock() + span_ns

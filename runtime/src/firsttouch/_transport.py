@@ -208,7 +208,12 @@ class Port(ABC):
 
     @abstractmethod
     def ready(self, limit: int) -> list[Slot]:
-        """Up to LIMIT slots whose request is complete and not accepted, without waiting; each in its turn."""
+        """Up to LIMIT slots, at least 1, whose request is whole and not accepted, without waiting; each in its turn."""
+
+    @property
+    @abstractmethod
+    def cautious(self) -> bool:
+        """Whether ready() gives one slot that must share its batch with no other: it may have killed a server."""
 
     @abstractmethod
     def spin(self, limit: int, span_ns: int) -> list[Slot]:

@@ -35,6 +35,11 @@ def resolve(address: str | Sequence[str]) -> list[str]:
     return found
 
 
+def _told(text: str) -> bytes:
+    """TEXT as a client is told it. A handler's may have what no encoding has: a file's name, for one."""
+    return text.encode(errors="replace")[:512]
+
+
 class Batch:
     """Requests that are answered together.
 
@@ -100,7 +105,7 @@ class Batch:
         if not slots:
             raise ClosedError("this batch is answered already")
         for slot in slots:
-            slot.finish(Status.HANDLER, text.encode()[:512])
+            slot.finish(Status.HANDLER, _told(text))
         self._server.counts.failed += len(slots)
         self._server.counts.took(slots, self._taken_ns)
 
@@ -265,7 +270,16 @@ class InferenceServer:
             return self._ports[0].ready(self._max_batch)
         found: list[Slot] = []
         for port in self._ports:
-            found += port.ready(self._max_batch - len(found))
+            room = self._max_batch - len(found)
+            if not room:
+                break
+            if port.cautious:
+                # What comes now is taken alone: in this round when nothing else came, else in one that begins there.
+                if found:
+                    continue
+                found += port.ready(room)
+                break
+            found += port.ready(room)
         # The next round begins with another port.
         self._ports.append(self._ports.pop(0))
         return found
@@ -311,11 +325,11 @@ class InferenceServer:
                 meta = unpack_meta(raw) if raw else None
             except ProtocolError as error:
                 counts.protocol_errors += 1
-                slot.finish(Status.PROTOCOL, str(error).encode()[:512])
+                slot.finish(Status.PROTOCOL, _told(str(error)))
                 continue
             except HandlerError as error:
                 counts.failed += 1
-                slot.finish(Status.HANDLER, str(error).encode()[:512])
+                slot.finish(Status.HANDLER, _told(str(error)))
                 continue
             if slot.deadline_ns < now:
                 counts.expired += 1

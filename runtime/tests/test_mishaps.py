@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mishaps that must cost one request at most: late answers, forks that fail, descriptors that run out, lone bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import select
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import test_faults
+from firsttouch import InferenceClient, InferenceServer, Options, _holder
+from firsttouch._holder import Holder
+from firsttouch._shm_server import ShmPort
+from firsttouch._stream_server import StreamPort
+from firsttouch._wire import Status
+from firsttouch.client import AsyncInferenceClient
+from firsttouch.errors import BrokenError, ExpiredError, HandlerError
+from serving import SCHEMA, TRANSPORTS, address_of, check, end, eventually, request, serve, served
+from test_faults import SERVER, Board, children, held
+
+
+@contextlib.contextmanager
+def serving(addresses: list[str], **chosen: Any) -> Iterator[tuple[InferenceServer, threading.Thread]]:
+    """A server of this process and its thread."""
+    options = Options(lanes=4, pages="4k", **chosen.pop("options", {}))
+    with InferenceServer(addresses, SCHEMA, options=options, **chosen) as server:
+        thread = threading.Thread(target=serve, args=(server,))
+        thread.start()
+        try:
+            yield server, thread
+        finally:
+            server.stop()
+            thread.join()
+
+
+def both(folder: Path) -> list[str]:
+    """A shm and a unix address."""
+    return [f"shm://{folder}/a", f"unix://{folder}/b"]
+
+
+@pytest.mark.parametrize("max_batch", [1, 2])
+def test_two_ports(max_batch: int, tmp_path: Path) -> None:
+    """Requests at two addresses at the same time, and a batch that is full before the second is looked at."""
+
+    def load(where: str) -> None:
+        with InferenceClient(where, lanes=2, timeout=5) as client:
+            for number in range(20):
+                check(number, client.infer(request(number), {"sleep": 0.002})[0])
+                done.append(where)
+
+    done: list[str] = []
+    with serving(both(tmp_path), max_batch=max_batch) as (_, thread):
+        clients = [threading.Thread(target=load, args=(where,)) for where in both(tmp_path) * 2]
+        for client in clients:
+            client.start()
+        for client in clients:
+            client.join()
+        assert thread.is_alive()
+    assert len(done) == 80
+
+
+@pytest.mark.parametrize("transport", ["shm", "unix"])
+def test_suspect_is_taken_alone(transport: str, tmp_path: Path) -> None:
+    """What was under way when a server died shares its batch with nothing of another address either."""
+    with contextlib.ExitStack() as stack:
+        server, thread = stack.enter_context(serving(both(tmp_path)))
+        lanes = []
+        for where in both(tmp_path):
+            client = stack.enter_context(InferenceClient(where))
+            check(1, client.infer(request(1))[0])
+            lanes.append(stack.enter_context(client.lane()))
+        server.stop()
+        thread.join()
+        for first in range(2):
+            for lane in lanes:
+                lane._lane.submit(b"", 2**63)
+            shm, unix = sorted(server._ports, key=lambda port: port.address.scheme)
+            assert isinstance(shm, ShmPort)
+            assert isinstance(unix, StreamPort)
+            assert eventually(lambda unix=unix: server._poller.run(0.01) and bool(unix.whole))  # type: ignore[misc]
+            if transport == "shm":
+                shm._suspects = [slot for slot in shm._slots if slot._words[slot.req] != slot.seen]
+            else:
+                unix.whole[0].again = True
+            server._ports = [unix, shm] if first else [shm, unix]
+            taken = []
+            for _ in lanes:
+                (slot,) = server._ready()
+                slot.accept()
+                slot.finish(Status.OK, b"")
+                taken.append(slot)
+            assert len({id(slot) for slot in taken}) == 2
+            assert eventually(lambda: all(lane.done() for lane in lanes))
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_late_lane_and_a_new_server(transport: str, tmp_path: Path) -> None:
+    """When all lanes wait for late answers and the server is replaced, the client comes back at once."""
+    with served(address_of(transport, tmp_path)) as (where, pid), InferenceClient(where) as client:
+        with pytest.raises(ExpiredError):
+            client.infer(request(1), {"sleep": 5}, timeout=0.1)
+        end(pid)
+        with served(where) as (_, second):
+            check(2, client.infer(request(2), timeout=5)[0])
+            with pytest.raises(ExpiredError):
+                client.infer(request(1), {"sleep": 5}, timeout=0.1)
+            end(second)
+        with served(where):
+            with pytest.raises(BrokenError), client.lane(timeout=5):
+                pass
+            with client.lane(timeout=5) as lane:
+                for name, array in request(3).items():
+                    lane.request[name][...] = array
+                lane.infer()
+                check(3, lane.reply)
+            assert client.reconnects == 2
+
+
+def test_late_lane_and_a_new_server_async(tmp_path: Path) -> None:
+    """The same for asyncio."""
+
+    async def run(where: str, pid: int) -> None:
+        async with await AsyncInferenceClient.connect(where, lanes=1) as client:
+            with pytest.raises(ExpiredError):
+                await client.infer(request(1), {"sleep": 5}, timeout=0.1)
+            end(pid)
+            with served(where):
+                check(2, (await client.infer(request(2), timeout=5))[0])
+
+    with served(address_of("shm", tmp_path)) as (where, pid):
+        asyncio.run(run(where, pid))
+
+
+class Unlucky(Holder):
+    """Its first spare dies before it is told to serve."""
+
+    lucky = False
+
+    def _start(self) -> None:
+        if self._spare is not None and not self.lucky:
+            self.lucky = True
+            os.kill(self._spare.pid, signal.SIGKILL)
+            select.select([self._spare.pidfd], [], [])
+        super()._start()
+
+
+def test_spare_dies_with_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The holder outlives a spare that is dead when it is needed, and forks another server."""
+    monkeypatch.setattr(test_faults, "Holder", Unlucky)
+    board = Board()
+    address, options = address_of("shm", tmp_path), Options(lanes=2)
+    with held(address, board, options) as (where, holder), InferenceClient(where, timeout=10) as client:
+        check(1, client.infer(request(1))[0])
+        assert eventually(lambda: len(children(holder)) == 2)
+        os.kill(board[SERVER], signal.SIGKILL)
+        check(2, client.infer(request(2))[0])
+        assert client.reconnects == 0
+
+
+class NoProcesses(Holder):
+    """The kernel gives it no process at some of the times it asks for one, or no descriptor for it."""
+
+    calls = 0
+    refused: tuple[int, ...] = ()
+    call = "fork"
+
+    def _fork(self, *, spare: bool) -> Any:
+        type(self).calls += 1
+        if self.calls not in self.refused:
+            return super()._fork(spare=spare)
+        before = getattr(os, self.call)
+
+        def refuse(*_: object) -> int:
+            raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+
+        setattr(os, self.call, refuse)
+        try:
+            return super()._fork(spare=spare)
+        finally:
+            setattr(os, self.call, before)
+
+
+@pytest.mark.parametrize("call", ["pipe", "fork", "pidfd_open"])
+def test_no_process(call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fork that fails is tried again; the memory and its clients stay."""
+    monkeypatch.setattr(test_faults, "Holder", NoProcesses)
+    monkeypatch.setattr(_holder, "_LONGEST_PAUSE_SECONDS", 0.2)
+    # The server; its spare twice in vain; a spare; that serves, and the spare after it is refused too; the next server.
+    monkeypatch.setattr(NoProcesses, "call", call)
+    monkeypatch.setattr(NoProcesses, "refused", (2, 3, 5, 6))
+    board = Board()
+    with held(address_of("shm", tmp_path), board, Options(lanes=2)) as (where, holder):
+        with InferenceClient(where, timeout=10) as client:
+            for number in range(3):
+                check(number, client.infer(request(number))[0])
+                if number == 0:
+                    # The spare is there at last.
+                    assert eventually(lambda: len(children(holder)) == 2)
+                os.kill(board[SERVER], signal.SIGKILL)
+            check(9, client.infer(request(9))[0])
+            assert client.reconnects == 0
+        assert eventually(lambda: len(children(holder)) == 2)
+        # Those of this process, the one that held() reads, and the spare's.
+        assert eventually(lambda: _pipes(holder) == _pipes(os.getpid()) + 2), "a spare's pipe is left"
+
+
+def _pipes(pid: int) -> int:
+    """How many ends of pipes a process has."""
+    folder = f"/proc/{pid}/fd"
+    found = 0
+    for fd in os.listdir(folder):
+        # That of the folder is gone by now.
+        with contextlib.suppress(FileNotFoundError):
+            found += os.readlink(f"{folder}/{fd}").startswith("pipe:")
+    return found
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_child_ends_by_itself(transport: str, tmp_path: Path) -> None:
+    """A server that is told to end takes nothing away that its holder keeps: new clients find the next one."""
+    board = Board()
+    with held(address_of(transport, tmp_path), board, Options(lanes=4)) as (where, _):
+        for number in range(2):
+            with InferenceClient(where) as client:
+                check(number, client.infer(request(number))[0])
+            old = board[SERVER]
+            os.kill(old, signal.SIGTERM)
+            assert eventually(lambda old=old: board[SERVER] != old)  # type: ignore[misc]
+        with InferenceClient(where) as client:
+            check(5, client.infer(request(5))[0])
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_text_that_is_no_text(transport: str, tmp_path: Path) -> None:
+    """A handler that fails with bytes of no encoding (of a file's name, say) fails its own request only."""
+
+    def handler(batch: object) -> Any:
+        raise FileNotFoundError("/models/\udcff")
+
+    with InferenceServer(address_of(transport, tmp_path), SCHEMA, options=Options(lanes=2, pages="4k")) as server:
+        thread = threading.Thread(target=server.serve, args=(handler,))
+        thread.start()
+        try:
+            with InferenceClient(server.addresses[0], timeout=3) as client:
+                for _ in range(2):
+                    with pytest.raises(HandlerError, match=r"FileNotFoundError: /models/\?"):
+                        client.infer(request(1))
+        finally:
+            server.stop()
+            thread.join()
