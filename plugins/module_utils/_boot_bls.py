@@ -232,7 +232,10 @@ class BlsBackend(Backend):
         changed = {row.path: row.after for row in plan.files if row.path != CREATED}
         changed.update((row.path, row.after) for row in plan.writes if row.path != GRUBENV)
         changed.update((c.path, variables["kernelopts"]) for c in carriers if c.name == "kernelopts")
-        kept = record(self.root, changed, replaced, back, self.text_at, present=bool(request.tokens))
+        entries = [carrier.path for carrier in carriers if carrier.name == "options"]
+        kept = record(
+            self.root, changed, replaced, back, self.text_at, present=bool(request.tokens), entries=entries
+        )
         plan.files = in_order(plan.files, kept)
         plan.lost = [] if request.tokens else lost(self.root, self.text_at, back)
         self._set_lines(plan, request, variables, by_path, texts)

@@ -54,10 +54,12 @@ def record(
     now: Place,
     *,
     present: bool,
+    entries: Iterable[str] = (),
 ) -> FileChange | None:
     """The change of the record when the places TEXTS (path to new text) lose REPLACED and RESTORED are back.
 
-    NOW tells what a place holds. Nothing stays recorded unless arguments of ours stay PRESENT.
+    NOW tells what a place holds. Nothing stays recorded unless arguments of ours stay PRESENT. Of ENTRIES, those that
+    there are, also such are recorded that lose nothing: what is not in the record was made later, and inherits.
     """
     back = set(restored)
     rows = {path: row for path, row in read_replaced(root).items() if present and path not in back}
@@ -65,12 +67,14 @@ def record(
     for token in replaced:
         if token.source:
             gone.setdefault(token.source.file, Counter())[token.text] += 1
-    for path, after in texts.items():
+    there = set(entries) if gone and not any(row.tokens for row in rows.values()) else set()
+    for path in (*texts, *sorted(there - set(texts))):
+        after = texts[path] if path in texts else now(path)
         old, here = rows.get(path), now(path) or ""
         lost = tuple(gone.get(path, Counter()).elements())
         if old is not None and old.after == here:
             rows[path] = Edited(old.before, after or "", (*old.tokens, *lost))
-        elif lost:
+        elif lost or path in there:
             rows[path] = Edited(here, after or "", lost)
     text = read_text(root, REPLACED)
     document = {

@@ -142,7 +142,10 @@ class SystemdBootBackend(Backend):
             change = FileChange(path, read_text(self.root, path), after)
             plan.files += [change] if change.before != change.after else []
         changed = {change.path: change.after for change in plan.files}
-        kept = record(self.root, changed, replaced, back, self.text_at, present=bool(request.tokens))
+        entries = [carrier.path for carrier in carriers if carrier.name == "options"]
+        kept = record(
+            self.root, changed, replaced, back, self.text_at, present=bool(request.tokens), entries=entries
+        )
         plan.files = in_order(plan.files, kept)
         plan.lost = [] if request.tokens else lost(self.root, self.text_at, back)
         entry = self.default_entry()

@@ -231,6 +231,31 @@ def test_a_kernel_that_was_installed_since_gets_it_too(name: str, live: bool, tm
     assert f"{FOREIGN} quiet" in other.read_text() and "# by hand" in other.read_text()
 
 
+@pytest.mark.parametrize("name", ["bls", "systemd"])
+@pytest.mark.parametrize("live", [True, False])
+@pytest.mark.parametrize("before_ours", [True, False])
+def test_an_entry_that_never_had_it_does_not_get_it(name: str, live: bool, before_ours: bool, tmp_path: Path) -> None:
+    """As after `grubby --update-kernel=DEFAULT`: one kernel has the argument, before ours came or since."""
+    host = Host(name, live, tmp_path)
+    for path in host.root.rglob("*"):
+        if path.is_file() and f" {FOREIGN}" in (text := path.read_text(errors="replace")):
+            path.write_text(text.replace(f" {FOREIGN} ", ""))
+    first, owned = entries(host.root)[-1], [] if before_ours else WANT
+    for number in "xy":
+        put(host.root, f"/{first.relative_to(host.root)}".replace(".conf", f"{number}.conf"), first.read_text())
+    clean = host.words()
+    if owned:
+        host.change()
+    plant(first, " quiet", f" {FOREIGN} quiet")
+    host.change(owned=owned, on_conflict="replace")
+    assert FOREIGN not in host.texts()
+    host.change(tokens=[*WANT, "isolcpus=1"], owned=WANT)
+    assert host.absent([*WANT, "isolcpus=1"])["not_restored"] == []
+    now = host.words()
+    assert FOREIGN in now.pop(str(first)) and clean.pop(str(first))
+    assert now == clean
+
+
 def test_a_place_that_is_gone_is_no_loss(tmp_path: Path) -> None:
     host = Host("bls", True, tmp_path)
     host.change(on_conflict="replace")
