@@ -204,7 +204,9 @@ class Infer:
             self._ready.set()
 
     def _options(self) -> Options:
-        return Options(node=self._seat.node if self._choice.bound else None, tls=self._tls)
+        # As connect() does: with TLS exactly where a server without it would be refused.
+        far = self._tcp is not None and _needs_tls(parse_address(f"tcp://{self._tcp}:0"))
+        return Options(node=self._seat.node if self._choice.bound else None, tls=self._tls if far else None)
 
     def _addresses(self) -> list[str]:
         found = [f"unix://{self._folder}/infer.sock"]
