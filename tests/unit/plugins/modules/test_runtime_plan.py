@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from plan_host import make_host, plan, record, refused
+import yaml
+from plan_host import make_host, plan, record, refused, zone
 from support import ROOT, put
 
 PAGES: dict[str, Any] = {
@@ -265,3 +266,24 @@ def test_absent_with_a_server_is_a_contradiction(host: Path) -> None:
     assert row["reason"] == "runtime_needed" and "firsttouch_servers" in row["text"]
     (row,) = refused(host, {"runtime_state": "newest"})
     assert "rollback" in row["text"]
+
+
+def test_the_examples_of_the_readme_go_together(tmp_path: Path) -> None:
+    """On a host that is large enough nothing of the quick start and of the runtime's example is refused."""
+    text = (ROOT / "README.md").read_text()
+    given: dict[str, Any] = {}
+    for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL):
+        given.update(yaml.safe_load(block))
+    assert {"firsttouch_hugepages", "firsttouch_models", "firsttouch_servers"} <= given.keys()
+    size = 200 << 20  # in kB
+    pages = size // 4
+    zones = zone(0, "DMA32", 4096, 389120) + zone(0, "Normal", 1048576, pages)
+    zones += zone(1, "Normal", 1048576 + pages, pages)
+    host = make_host(
+        tmp_path, {0: ("0-3", size), 1: ("4-7", size)}, cpus="0-7", siblings=map(str, range(8)), zones=zones
+    )
+    for key in given["firsttouch_vm_sysctls"]:
+        put(host, f"/proc/sys/{key.replace('.', '/')}", "1\n")
+    result = plan(host, {name.removeprefix("firsttouch_"): value for name, value in given.items()})
+    assert "servers/policy.json" in result["runtime"]["files"]
+    assert json.loads(result["runtime"]["files"]["models/llama.json"])["page_size"] == "1G"
