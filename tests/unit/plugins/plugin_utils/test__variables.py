@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 import yaml
@@ -24,6 +25,27 @@ def test_every_documented_variable_is_known() -> None:
     documents = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
     named = {name for path in documents for name in _NAME.findall(path.read_text())}
     assert len(named) > 20 and {name for name in named if not name.endswith("_")} - v.known() == set()
+
+
+def test_every_variable_of_the_table_is_where_the_readme_sends_to() -> None:
+    text = (ROOT / "README.md").read_text()
+    table = text.partition("## Variables")[2].partition("\n\nA concern")
+    named = {name for row in table[0].splitlines() for name in _NAME.findall(row.split("|")[1] if "|" in row else "")}
+    roles = re.findall(r"ansible-doc -t role\s+firsttouch\.host\.(\w+)", table[2].partition("##")[0])
+    files = [ROOT / "roles" / role / "meta" / "argument_specs.yml" for role in roles]
+    specs = [yaml.safe_load(file.read_text())["argument_specs"]["main"]["options"] for file in files]
+    assert len(named) > 20 and named - {name for options in specs for name in options} == set()
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "playbooks").glob("*.yml")), ids=lambda path: path.name)
+def test_what_only_a_playbook_takes_is_at_its_head(path: Path) -> None:
+    lines = path.read_text().splitlines()
+    head = "\n".join(line for line in lines[: lines.index("---") + 12] if line.startswith("#"))
+    roles = sorted((ROOT / "roles").glob("*/meta/argument_specs.yml"))
+    documented = {
+        name for file in roles for name in yaml.safe_load(file.read_text())["argument_specs"]["main"]["options"]
+    }
+    assert set(_NAME.findall("\n".join(lines))) - documented - set(_NAME.findall(head)) == set()
 
 
 def test_every_default_is_known() -> None:
