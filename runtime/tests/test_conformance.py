@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import threading
@@ -159,6 +160,38 @@ def test_deadline_in_the_queue(client: InferenceClient, tmp_path: Path) -> None:
             return
         with pytest.raises(ExpiredError, match="before the request was taken"):
             late.result()
+
+
+@pytest.mark.parametrize("transport", ["shm", "unix"])
+def test_what_is_counted(transport: str, tmp_path: Path) -> None:
+    """Batches by their size, the time in the queue, and what came too late, as the server's metrics tell them."""
+    with InferenceServer(address_of(transport, tmp_path), SCHEMA, options=Options(lanes=4, pages="4k")) as server:
+        thread = threading.Thread(target=serve, args=(server,))
+        thread.start()
+        try:
+            with contextlib.ExitStack() as stack:
+                client = stack.enter_context(InferenceClient(server.addresses[0], lanes=4))
+                slow, mark = stack.enter_context(held(client, tmp_path / "mark"))
+                first, second, late = (stack.enter_context(client.lane()) for _ in range(3))
+                for lane, seconds in ((first, 20.0), (second, 20.0), (late, 0.05)):
+                    lane.request["obs"][...] = 1
+                    lane.request["id"][...] = 1
+                    lane.submit({}, timeout=seconds)
+                time.sleep(0.1)
+                mark.unlink()
+                assert [lane.result() for lane in (slow, first, second)]
+                with pytest.raises(ExpiredError):
+                    late.result()
+            assert eventually(lambda: "firsttouch_batches_total 2" in server.metrics())
+            found = dict(line.rsplit(" ", 1) for line in server.metrics().splitlines() if not line.startswith("#"))
+        finally:
+            server.stop()
+            thread.join()
+    assert found["firsttouch_expired_total"] == "1"
+    # The one that was held, and the two that waited for it.
+    assert (found["firsttouch_batch_size_sum"], found["firsttouch_batch_size_count"]) == ("3", "2")
+    assert found["firsttouch_queue_seconds_count"] == "3"
+    assert float(found["firsttouch_queue_seconds_sum"]) > 0.2
 
 
 def test_lanes_run_out(client: InferenceClient) -> None:

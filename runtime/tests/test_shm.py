@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import gc
 import mmap
 import os
 from collections.abc import Iterator
@@ -26,6 +27,8 @@ from firsttouch._waiting import fence
 from firsttouch._wire import Geometry, Schema, Status
 from firsttouch.errors import HandlerError, KernelError, ProtocolError, SchemaError, UnsupportedError
 from serving import SCHEMA
+from weights_host import PAGE as HUGE
+from weights_host import available
 
 
 @contextlib.contextmanager
@@ -115,18 +118,43 @@ def test_node_that_is_not_there() -> None:
 
 
 def test_page_kinds() -> None:
-    """What is asked for is had or refused; auto says what it did not get and why."""
+    """auto says what it did not get and why; a kind that there is not is refused."""
     with domain(pages="auto") as made:
         report = made.segment.report
         assert report
         better = _shm.PAGE_KINDS[: _shm.PAGE_KINDS.index(report.kind)]
         assert [remark.partition(":")[0] for remark in report.remarks] == list(better)
-    for kind in _shm.PAGE_KINDS:
-        with contextlib.suppress(KernelError), domain(pages=kind) as made:
-            assert made.segment.report
-            assert made.segment.report.kind == kind
     with pytest.raises(UnsupportedError):
         Domain.create(SCHEMA, 1, pages="1g")
+
+
+@pytest.mark.parametrize("kind", ["thp", "4k"])
+def test_pages_of_a_kind(kind: str) -> None:
+    """A kind that is asked for is had; transparent huge pages are refused where the administrator wants none."""
+    refused = ""
+    try:
+        with domain(pages=kind) as made:
+            assert made.segment.report
+            assert made.segment.report.kind == kind
+    except KernelError as error:
+        # What is skipped from here keeps the frames of the error, and their descriptors, for good.
+        refused = str(error)
+    if refused and kind == "thp":
+        pytest.skip(f"NO HUGE PAGES: {refused}")
+    assert not refused
+
+
+@pytest.mark.usefixtures("pool")
+def test_pages_of_a_pool() -> None:
+    """Pages of hugetlb are the pool's, and go back to it."""
+    before = available()
+    with domain(pages="hugetlb") as made:
+        assert made.segment.report
+        assert made.segment.report.kind == "hugetlb"
+        assert available() == before - made.segment.report.size // HUGE
+    del made
+    gc.collect()  # the mapping goes with the last view
+    assert available() == before
 
 
 def test_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,7 +66,9 @@ class Metrics:
         count = len(requests)
         self.requests += count
         self.batches += 1
+        # Buckets are of up to 2**i, those of the histogram of below 2**i; the sum is of the requests themselves.
         self.batch_size.add(count - 1)
+        self.batch_size.total += 1
         for request in requests:
             # What the client says; one that is ahead of this clock waited for nothing.
             sent = request.submit_ns
