@@ -10,6 +10,7 @@ import os
 import select
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -258,3 +259,73 @@ def test_text_that_is_no_text(transport: str, tmp_path: Path) -> None:
         finally:
             server.stop()
             thread.join()
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_many_wait_when_the_server_dies(transport: str, tmp_path: Path) -> None:
+    """Each of the threads that share a client gets its answer from the next server, whoever comes back first."""
+
+    def ask(number: int) -> None:
+        check(number, client.infer(request(number), {"sleep": 0.2}, timeout=20)[0])
+        done.append(number)
+
+    with contextlib.ExitStack() as stack:
+        where, pid = stack.enter_context(served(address_of(transport, tmp_path)))
+        client = stack.enter_context(InferenceClient(where, lanes=4))
+        for _ in range(3):
+            done: list[int] = []
+            threads = [threading.Thread(target=ask, args=(number,)) for number in range(4)]
+            for thread in threads:
+                thread.start()
+            time.sleep(0.1)
+            end(pid)
+            _, pid = stack.enter_context(served(where))
+            for thread in threads:
+                thread.join()
+            assert sorted(done) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_many_wait_async(transport: str, tmp_path: Path) -> None:
+    """The same for asyncio, whose loop must not take a descriptor of the next connection for one of the last."""
+
+    async def run(stack: contextlib.ExitStack) -> None:
+        where, pid = stack.enter_context(served(address_of(transport, tmp_path)))
+        async with await AsyncInferenceClient.connect(where, lanes=4) as client:
+            for _ in range(4):
+                asked = [
+                    asyncio.ensure_future(client.infer(request(number), {"sleep": 0.1}, timeout=5))
+                    for number in range(4)
+                ]
+                await asyncio.sleep(0.05)
+                end(pid)
+                _, pid = stack.enter_context(served(where))
+                for number, answer in enumerate(await asyncio.gather(*asked)):
+                    check(number, answer[0])
+
+    with contextlib.ExitStack() as stack:
+        asyncio.run(run(stack))
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_close_while_others_wait(transport: str, tmp_path: Path) -> None:
+    """Who waits in another thread for a client that is closed gets BrokenError, soon."""
+    caught: list[BaseException] = []
+
+    def ask() -> None:
+        try:
+            client.infer(request(1), {"sleep": 3}, timeout=20)
+        except BaseException as error:  # noqa: BLE001  looked at below
+            caught.append(error)
+
+    with served(address_of(transport, tmp_path)) as (where, _):
+        client = InferenceClient(where, lanes=2, reconnect=False)
+        threads = [threading.Thread(target=ask) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.2)
+        client.close()
+        for thread in threads:
+            thread.join(2)
+            assert not thread.is_alive()
+    assert [type(error) for error in caught] == [BrokenError] * 3

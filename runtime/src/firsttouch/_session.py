@@ -31,7 +31,10 @@ class Session:
         # Whose caller gave up before the answer came: to be used again once it is in.
         self._late: list[Lane] = []
         self._lock = threading.Condition()
+        # How many threads want to hear of a lane that is given back; close() is one of them.
         self._waiters = 0
+        self._closing = False
+        self._lanes = len(link.lanes)
         _open_sessions.add(self)
 
     def lease(self) -> Lane | None:
@@ -53,7 +56,7 @@ class Session:
                     left = deadline_ns - _clock()
                     if left <= 0:
                         raise BusyError(
-                            f"all {len(self.link.lanes)} lanes of this client are in use", hint="ask for more lanes"
+                            f"all {self._lanes} lanes of this client are in use", hint="ask for more lanes"
                         )
                     # A late lane becomes free without a notice.
                     self._lock.wait(min(left / 1e9, 0.01 if self._late else 1.0))
@@ -66,11 +69,13 @@ class Session:
         if self._waiters:
             with self._lock:
                 self._lock.notify()
+                self._let_go()
 
     def abandon(self, lane: Lane) -> None:
         """Give LANE back while its answer is under way."""
         with self._lock:
             self._late.append(lane)
+            self._let_go()
 
     def _late_lane(self) -> Lane | None:
         """A late lane whose answer came. Raises BrokenError."""
@@ -88,9 +93,29 @@ class Session:
         return None
 
     def close(self) -> None:
-        """Hang up."""
-        self.broken = True
-        _open_sessions.discard(self)
+        """Hang up. Who waits on a lane gets BrokenError; the last of them closes the descriptors.
+
+        Closed at once they would be given to the next connection, while an event loop still waits for the old ones.
+        """
+        with self._lock:
+            if self._closing:
+                return
+            self.broken = self._closing = True
+            self._waiters += 1
+            self.link.hang_up()
+            self._lock.notify_all()
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Close the link when that is due and nobody uses a lane of it."""
+        if self._closing and len(self.free) + len(self._late) == self._lanes:
+            _open_sessions.discard(self)
+            self.link.close()
+
+    def after_fork(self) -> None:
+        """In a child: close the copies. Threads that used lanes, or had the lock, are not there."""
+        self._lock = threading.Condition()
+        self.broken = self._closing = True
         self.link.close()
 
 
@@ -100,7 +125,7 @@ _open_sessions: weakref.WeakSet[Session] = weakref.WeakSet()
 def _after_fork() -> None:
     """A child gives back what it inherited: one lane must not have two writers, nor a dead parent seem alive."""
     for session in list(_open_sessions):
-        session.close()
+        session.after_fork()
 
 
 os.register_at_fork(after_in_child=_after_fork)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import socket
 import time
 from collections.abc import Mapping
 
@@ -118,10 +119,17 @@ class ShmLane(Lane):
             self._words[self._sleep] = 0
 
     def fileno(self) -> int:
-        return self._poll.fileno()
+        try:
+            return self._poll.fileno()
+        except ValueError as error:
+            raise BrokenError("the connection is closed") from error
 
     def sleep(self, seconds: float) -> None:
-        for fd, _ in self._poll.poll(seconds):
+        try:
+            ready = self._poll.poll(seconds)
+        except ValueError as error:
+            raise BrokenError("the connection is closed") from error
+        for fd, _ in ready:
             if fd != self._chime and not self.ready():
                 raise self._link.broken()
 
@@ -186,15 +194,23 @@ class ShmLink(Link):
         """The error for a holder that is gone."""
         return BrokenError(f"{self.peer} is gone", facts={"pid": self.pid, "address": str(self.address)})
 
-    def close(self) -> None:
+    def hang_up(self) -> None:
         if self.closed:
             return
         self.closed = True
-        for lane in self.lanes:
-            lane.close()
         if self.lanes and os.getpid() == self._made_in:
             with contextlib.suppress(OSError):
                 self._sock.send(bye_frame())
+            # All lanes wait for its end as well.
+            with contextlib.suppress(OSError):
+                self._sock.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self.hang_up()
+        if self._sock.fileno() < 0:
+            return
+        for lane in self.lanes:
+            lane.close()
         self._sock.close()
         for fd in self._fds:
             os.close(fd)

@@ -151,10 +151,16 @@ class StreamLane(Lane):
         pass
 
     def fileno(self) -> int:
-        return self._poll.fileno()
+        try:
+            return self._poll.fileno()
+        except ValueError as error:
+            raise self._broken(None) from error
 
     def sleep(self, seconds: float) -> None:
-        ready = self._poll.poll(seconds)
+        try:
+            ready = self._poll.poll(seconds)
+        except ValueError as error:
+            raise self._broken(None) from error
         if len(ready) == 1 and ready[0][0] == self._pidfd and not self.ready():
             # Its last answer would have been readable.
             raise self._broken(None)
@@ -163,14 +169,22 @@ class StreamLane(Lane):
         assert self._header is not None
         return self._header.status, self._in.meta(self._header)
 
+    def hang_up(self) -> None:
+        """Say goodbye, unless an answer is under way, and wake who waits."""
+        if os.getpid() != self._made_in:
+            return
+        if not (self._failed or self._pending):
+            with contextlib.suppress(OSError, ValueError):
+                self._sock.send(bye_frame())
+        with contextlib.suppress(OSError):
+            # Not the TLS socket's own, which would take the state of TLS from under who reads.
+            socket.socket.shutdown(self._sock, socket.SHUT_RDWR)
+
     def close(self) -> None:
         self._poll.close()
         if self._pidfd >= 0:
             os.close(self._pidfd)
             self._pidfd = -1
-        if not (self._failed or self._pending) and os.getpid() == self._made_in:
-            with contextlib.suppress(OSError, ValueError):
-                self._sock.send(bye_frame())
         self._sock.close()
 
 
@@ -212,8 +226,16 @@ class StreamLink(Link):
         reason = f": {error}" if error else ""
         return BrokenError(f"{self.peer} hung up{reason}", facts={"address": str(self.address)})
 
-    def close(self) -> None:
+    def hang_up(self) -> None:
+        if self.closed:
+            return
         self.closed = True
+        for lane in self.lanes:
+            assert isinstance(lane, StreamLane)
+            lane.hang_up()
+
+    def close(self) -> None:
+        self.hang_up()
         lanes, self.lanes = self.lanes, []
         for lane in lanes:
             lane.close()

@@ -171,8 +171,12 @@ class Link(ABC):
     peer: str
 
     @abstractmethod
+    def hang_up(self) -> None:
+        """Say goodbye, and wake whoever waits on a lane: from now on lanes raise BrokenError. close() follows."""
+
+    @abstractmethod
     def close(self) -> None:
-        """Close all lanes and what they share."""
+        """Hang up, and close all lanes and what they share. Nobody waits on a lane any more."""
 
 
 class Slot(ABC):
