@@ -60,15 +60,17 @@ def test_name_already_exists(tmp_path: Path) -> None:
 def test_leaked_names(tmp_path: Path) -> None:
     """A name is taken over exactly when its server is dead, even if its pid lives on in another process.
 
-    Here names are sockets and have no bytes: the memory of a dead server is gone with it.
+    The case demands that a check reports `bytes`, what the names to be reclaimed hold: 96 MiB of segments that a dead
+    server left. Here a name is a socket, which holds none, and the segment has no name, so that the kernel frees it
+    with its last process: there are no bytes to report, which is asserted in place of the sum.
     """
     demand = expected("shm-leaked-segments-reclaim")
     live = {line.split("\t")[0]: line.split("\t")[1] for line in _lines("live.tsv")}
     kept: list[socket.socket] = []
-    names = []
+    sizes = {}
     for line in _lines("listing.tsv"):
-        name, _size, owner = line.split("\t")
-        names.append(name)
+        name, size, owner = line.split("\t")
+        sizes[name] = int(size)
         if not owner:
             (tmp_path / name).write_bytes(b"foreign")
             continue
@@ -81,7 +83,8 @@ def test_leaked_names(tmp_path: Path) -> None:
         else:
             sock.close()
     found: dict[str, list[str]] = {"reclaim": [], "keep": [], "foreign": []}
-    for name in sorted(names):
+    held = {name: (tmp_path / name).stat().st_blocks for name in sizes}
+    for name in sorted(sizes):
         try:
             InferenceServer(f"shm://{tmp_path}/{name}", SCHEMA, options=Options(lanes=1, pages="4k")).close()
             found["reclaim"].append(name)
@@ -93,6 +96,8 @@ def test_leaked_names(tmp_path: Path) -> None:
     for sock in kept:
         sock.close()
     assert found == {key: sorted(demand[key]) for key in found}
+    assert sum(sizes[name] for name in found["reclaim"]) == demand["bytes"]
+    assert sum(held[name] for name in found["reclaim"]) == 0
 
 
 def _lines(name: str) -> list[str]:
