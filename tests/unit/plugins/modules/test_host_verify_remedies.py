@@ -35,6 +35,7 @@ ELSEWHERE = {
     "_placement_report": "test__placement_report.py",
     "_checks_kubelet": "test__checks_kubelet.py",
     "_checks_runtime": "test__checks_runtime.py",
+    "_checks_runtime_files": "test__checks_runtime.py",
 }
 Site = tuple[str, int]
 
