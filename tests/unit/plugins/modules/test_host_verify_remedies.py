@@ -21,6 +21,7 @@ import pytest
 import verified_host as vh
 from ansible_collections.firsttouch.host.plugins.module_utils import _checks, _sched, _verdict
 from ansible_collections.firsttouch.host.plugins.module_utils._checks_host import Context
+from ansible_collections.firsttouch.host.plugins.module_utils._plan import facts_for, make_plan
 from ansible_collections.firsttouch.host.plugins.module_utils._record import read_plan
 from broken_hosts import BROKEN
 from support import ROOT, put, run_module
@@ -30,7 +31,7 @@ PACKAGE = "ansible_collections.firsttouch.host.plugins.module_utils"
 ROLES = ROOT / "roles" / "_plan"
 THP = "/sys/kernel/mm/transparent_hugepage"
 # Modules that make a failure without judge(), and those of which an own test provokes all of them.
-DIRECT = ("_checks_services",)
+DIRECT = ("_checks_plan", "_checks_services")
 ELSEWHERE = {
     "_placement_report": "test__placement_report.py",
     "_checks_kubelet": "test__checks_kubelet.py",
@@ -43,7 +44,7 @@ Site = tuple[str, int]
 class More(NamedTuple):
     """A way to break a host whose intent is INTENT too; CONCERN: taken for the running host, and only this asked.
 
-    SECTIONS go into the plan as they are, TOP beside its sections.
+    SECTIONS go into the plan as they are, TOP beside its sections; REFUSED: the intent does not fit, and why.
     """
 
     how: Callable[[Path], object]
@@ -51,6 +52,7 @@ class More(NamedTuple):
     concern: str = ""
     sections: Mapping[str, Any] = MappingProxyType({})
     top: Mapping[str, Any] = MappingProxyType({})
+    refused: Mapping[str, Any] = MappingProxyType({})
 
 
 def tuned(root: Path) -> None:
@@ -92,6 +94,9 @@ MORE: dict[str, More] = {
     ),
     "keys and units that are to go are still there": More(
         lambda root: None, {"hugetlbfs_mounts": "absent", "vm_sysctls": "absent"}
+    ),
+    "a CPU was lost": More(
+        lambda root: put(root, f"{vh.CPU}/online", "0-2\n"), refused={**vh.INTENT, "isolated_cpus": "3"}
     ),
     "SCHED_FIFO is refused": More(lambda root: None, concern="rt_scheduling"),
     "fewer nodes than expected": More(lambda root: None, {"numa": {"nodes": 3}}),
@@ -174,7 +179,8 @@ def results(root: Path, more: More | None) -> list[_verdict.Result]:
     plan["sections"].update(more.sections)
     plan.update(more.top)
     more.how(root)
-    ctx = Context(plan, str(root))
+    refused = make_plan(more.refused, facts_for(more.refused, str(root))).refusals
+    ctx = Context(plan, str(root), refusals=refused)
     ctx.live = bool(more.concern)
     return _checks.run(ctx, concerns=[more.concern] if more.concern else [])
 
