@@ -339,8 +339,8 @@ def test_align_without_direct_reads(store: str, tmp_path: Path, monkeypatch: pyt
             data = (folder / shard.name).read_bytes()
             assert bytes(found.buffer()[shard.image_offset : shard.image_offset + shard.bytes]) == data
     (source,) = _sources.read_model(str(folder / names[0])).sources
-    with open(folder / names[0], "rb") as file, memoryview(bytearray(b"x" * (PAGE + BLOCK))) as view:
-        reader = _loader._Reader(source, file.fileno(), -1)
+    with open(folder / names[0], "rb") as first, memoryview(bytearray(b"x" * (PAGE + BLOCK))) as view:
+        reader = _loader._Reader(source, first.fileno(), -1)
         _loader.read_chunk(reader, _image.Chunk(0, 0, PAGE - source.stamp.bytes, source.stamp.bytes), view)
         assert view[PAGE:] == b"x" * BLOCK
 

@@ -472,7 +472,8 @@ def test_opened_while_it_is_swapped(store: str, tmp_path: Path) -> None:
     with subprocess.Popen(command, env=env, stdout=subprocess.PIPE) as swapper:
         try:
             assert swapper.stdout and swapper.stdout.readline()
-            generations, began = set(), time.monotonic()
+            generations: set[int] = set()
+            began = time.monotonic()
             while (spent := time.monotonic() - began) < 3 or (len(generations) < 6 and spent < 60):
                 with weights.open("m", directory=store) as found:
                     generations.add(found.generation)
