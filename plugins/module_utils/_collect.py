@@ -246,7 +246,7 @@ class _Collector:
         """
         own = re.compile(rf"{PROC}/\d+/")  # a process that ended meanwhile, or that belongs to somebody else
         for path, why in self.tree.trouble.items():
-            if not own.match(path):
+            if not own.match(path) and self.name(path) not in self.files:  # what is not understood is recorded
                 self.skipped.setdefault(path, why)
         closed: list[str] = []
         for path in sorted(self.skipped):

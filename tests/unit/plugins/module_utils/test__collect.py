@@ -259,6 +259,12 @@ def test_a_check_that_meets_what_was_not_recorded_asks_for_a_recording_by_root(
     assert "record it again, as root" in row["remedy"]
 
 
+def test_what_nobody_understands_is_recorded_as_it_is(host: Path) -> None:
+    put(host, "/sys/devices/system/cpu/isolated", "one\n")
+    recording = collect(str(host))
+    assert "/sys/devices/system/cpu/isolated" in names(recording) and recording.skipped == {}
+
+
 def test_a_path_that_could_not_be_read_is_scrubbed_too(host: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     entry = f"/boot/loader/entries/{MACHINE}-6.1.0.conf"
     with monkeypatch.context() as patch:
