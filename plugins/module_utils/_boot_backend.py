@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 from ._boot_plan import BootPlan, FileWriter, Request
-from ._boot_replaced import put_back
+from ._boot_replaced import put_back, regained
 from ._boot_types import BootError, Entry, LineToken, Problem, Runner, Setting, Step
 from ._files import read_text
 from ._kernel_args import KernelFacts
@@ -64,6 +64,11 @@ class Backend(ABC):
         if back:
             with contextlib.suppress(BootError):
                 return self.plan_over(dataclasses.replace(request, replace=False), running, back)
+        if back and request.replace:
+            with contextlib.suppress(BootError):
+                part = regained(self.root, back, self.plan_over(request, running, back).replaced)
+                if part:
+                    return self.plan_over(request, running, part)
         return self.plan_over(request, running, {})
 
     def put_back(self, request: Request) -> dict[str, str]:

@@ -50,18 +50,18 @@ def record(
     root: str,
     texts: Mapping[str, str | None],
     replaced: Iterable[LineToken],
-    restored: Iterable[str],
+    back: Mapping[str, str],
     now: Place,
     *,
     present: bool,
     entries: Iterable[str] = (),
 ) -> FileChange | None:
-    """The change of the record when the places TEXTS (path to new text) lose REPLACED and RESTORED are back.
+    """The change of the record when the places TEXTS (path to new text) lose REPLACED over what is put BACK.
 
-    NOW tells what a place holds. Nothing stays recorded unless arguments of ours stay PRESENT. Of ENTRIES, those that
-    there are, also such are recorded that lose nothing: what is not in the record was made later, and inherits.
+    BACK: path to the text that it had, of which a part may be replaced again. NOW tells what a place holds. Nothing
+    stays recorded unless arguments of ours stay PRESENT. Of ENTRIES, those that there are, also such are recorded that
+    lose nothing: what is not in the record was made later, and inherits.
     """
-    back = set(restored)
     rows = {path: row for path, row in read_replaced(root).items() if present and path not in back}
     gone: dict[str, Counter[str]] = {}
     for token in replaced:
@@ -70,7 +70,7 @@ def record(
     there = set(entries) if gone and not any(row.tokens for row in rows.values()) else set()
     for path in (*texts, *sorted(there - set(texts))):
         after = texts[path] if path in texts else now(path)
-        old, here = rows.get(path), now(path) or ""
+        old, here = rows.get(path), back.get(path, now(path) or "")
         lost = tuple(gone.get(path, Counter()).elements())
         if old is not None and old.after == here:
             rows[path] = Edited(old.before, after or "", (*old.tokens, *lost))
@@ -78,10 +78,25 @@ def record(
             rows[path] = Edited(here, after or "", lost)
     text = read_text(root, REPLACED)
     document = {
-        path: {"before": row.before, "after": row.after, "tokens": list(row.tokens)} for path, row in rows.items()
+        path: {"before": row.before, "after": row.after, "tokens": list(row.tokens)}
+        for path, row in rows.items()
     }
     new = json.dumps(document, indent=1) + "\n" if rows else None
     return None if new == text else FileChange(REPLACED, text, new, 0o600)
+
+
+def regained(root: str, back: Mapping[str, str], replaced: Iterable[LineToken]) -> dict[str, str]:
+    """The part of what is put BACK that brings arguments back although REPLACED are taken out of it again."""
+    again: dict[str, Counter[str]] = {}
+    for token in replaced:
+        if token.source:
+            again.setdefault(token.source.file, Counter())[token.text] += 1
+    rows = read_replaced(root)
+    found = {
+        path for path in back if path in rows and Counter(rows[path].tokens) - again.get(path, Counter())
+    }
+    # Entries that were made since hold what the others hold.
+    return {path: text for path, text in back.items() if found and (path in found or path not in rows)}
 
 
 def in_order(files: Iterable[FileChange], change: FileChange | None) -> list[FileChange]:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -154,6 +155,45 @@ def test_it_comes_back_as_soon_as_nothing_of_ours_contradicts_it(host: Host) -> 
     result = host.change(tokens=["isolcpus=1"], owned=[*WANT, "isolcpus=1"])
     assert result["changed"] and FOREIGN in host.texts() and not (host.root / REPLACED).exists()
     assert not host.change(tokens=["isolcpus=1"], owned=[*WANT, "isolcpus=1"])["changed"]
+
+
+@pytest.mark.parametrize("both", [True, False])
+@pytest.mark.parametrize("live", [True, False])
+@pytest.mark.parametrize("name", HOSTS)
+def test_it_comes_back_although_another_is_replaced(
+    name: str, live: bool, both: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What still contradicts goes in the same run, or has gone before, out of the same place."""
+    monkeypatch.setattr(sys.modules[__name__], "FOREIGN", f"{FOREIGN} isolcpus=2")
+    host = Host(name, live, tmp_path)
+    before = host.state()
+    first, rest = ([*WANT, "isolcpus=1"] if both else WANT), ["isolcpus=1"]
+    host.change(tokens=first, on_conflict="replace")
+    assert "hugepages=5" not in host.texts() and ("isolcpus=2" in host.texts()) is not both
+    for changed in (True, False):
+        result = host.change(tokens=rest, owned=[*first, *rest], on_conflict="replace")
+        assert result["changed"] is changed
+        assert "hugepages=5" in host.texts() and "isolcpus=2" not in host.texts()
+    assert not host.change(tokens=rest, owned=rest, on_conflict="fail")["changed"]
+    host.change(tokens=[*WANT, *rest], owned=rest, on_conflict="replace")
+    assert "hugepages=5" not in host.texts() and "isolcpus=2" not in host.texts()
+    assert host.absent([*WANT, *rest])["not_restored"] == [] and host.state() == before
+
+
+@pytest.mark.parametrize("live", [True, False])
+@pytest.mark.parametrize("name", ["bls", "systemd"])
+def test_a_place_of_which_nothing_comes_back_yet_stays_recorded(name: str, live: bool, tmp_path: Path) -> None:
+    host = Host(name, live, tmp_path)
+    first = entries(host.root)[-1]
+    put(host.root, f"/{first.relative_to(host.root)}".replace(".conf", "x.conf"), first.read_text())
+    plant(first, FOREIGN, "isolcpus=2")
+    before = host.words()
+    both, rest = [*WANT, "isolcpus=1"], ["isolcpus=1"]
+    host.change(tokens=both, on_conflict="replace")
+    assert host.change(tokens=rest, owned=both, on_conflict="replace")["changed"]
+    assert FOREIGN in host.texts() and "isolcpus=2" not in host.texts()
+    assert not host.change(tokens=rest, owned=rest, on_conflict="replace")["changed"]
+    assert host.absent(rest)["not_restored"] == [] and host.words() == before
 
 
 def test_what_comes_back_later_is_replaced_and_restored_once_more(host: Host) -> None:
