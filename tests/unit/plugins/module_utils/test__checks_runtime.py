@@ -83,6 +83,7 @@ class Runtime:
         self.pongs = {"a": pong("a", 3, 1, 100), "z": pong("z", 1, 0, 200)}
         self.digests: dict[str, tuple[int, dict[str, Any]]] = {}
         self.calls: list[list[str]] = []
+        self.again: dict[str, Any] | None = None
         self.broken: tuple[int, dict[str, Any]] | None = None
 
     def __call__(self, words: Sequence[str]) -> tuple[int, dict[str, Any]]:
@@ -94,6 +95,8 @@ class Runtime:
         if list(words[:2]) == ["weights", "verify"]:
             return self.digests.get(words[2], (0, {"image": "x"}))
         assert words[0] == "ping"
+        if words[4] == "200" and self.again is not None:
+            return 0, self.again
         return 0 if self.pongs[words[2]].get("ok") else 1, self.pongs[words[2]]
 
 
@@ -312,6 +315,30 @@ def test_a_list_that_cannot_be_had_is_told_in_its_words(tmp_path: Path, runtime:
     )
     row = answers(installed(tmp_path))["runtime.weights.m"]
     assert (row.status, row.observed) == ("not_evaluated", "/dev/hp cannot be listed")
+
+
+def test_a_server_without_its_file_is_told_in_the_words_of_the_runtime(
+    tmp_path: Path, runtime: Runtime
+) -> None:
+    without_a_file(runtime)
+    found = answers(installed(tmp_path), layers=["running"])
+    (row,) = [row for name, row in found.items() if name.startswith("runtime.server.a")]
+    assert (row.id, row.status) == ("runtime.server.a.place", "not_evaluated")
+    assert row.observed == "no server named a"
+
+
+@pytest.mark.parametrize(
+    ("again", "status"),
+    [({"p50_us": 20.0}, "pass"), ({"p50_us": 101.0}, "fail"), ({}, "fail"), ({"p50_us": None}, "fail")],
+)
+def test_a_few_slow_requests_are_confirmed_by_more(
+    tmp_path: Path, runtime: Runtime, again: dict[str, Any], status: str
+) -> None:
+    late(runtime)
+    runtime.again = again
+    assert answers(installed(tmp_path))["runtime.server.a.latency"].status == status
+    asked = [(words[2], words[4]) for words in runtime.calls if words[0] == "ping"]
+    assert sorted(asked) == [("a", "20"), ("a", "200"), ("z", "20")], "only of the one that is slow"
 
 
 @pytest.mark.parametrize("pages", [None, {}])
