@@ -78,7 +78,9 @@ def check_version(ctx: Context) -> Iterator[Result]:
         damage,
         reason="changed_by_hand",
         source=damage[0].split(" ")[0] if damage else f"{top}/{version}",
-        remedy=f"Run provision with {STATE}: it installs a damaged version again.",
+        remedy=f"Set {STATE}: present, and run provision: only the collection's own version can be made again."
+        if rolled_back
+        else f"Run provision with {STATE}: it makes a damaged version again.",
     )
 
 

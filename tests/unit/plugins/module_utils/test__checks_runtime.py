@@ -450,6 +450,9 @@ def test_a_changed_file_is_named(tmp_path: Path, runtime: Runtime) -> None:
     row = answers(tmp_path)["runtime.integrity"]
     assert (row.status, row.reason) == ("fail", "changed_by_hand")
     assert row.source == f"/opt/firsttouch/{VERSION}/x/RECORD"
+    assert "present" not in row.remedy
+    back = {"sections": {"runtime": {**SECTION, "runtime_state": "rollback"}}}
+    assert "firsttouch_runtime_state: present" in answers(tmp_path, back)["runtime.integrity"].remedy
 
 
 def test_what_cannot_be_asked_is_not_fine(
