@@ -68,8 +68,8 @@ class Plan:
 
     @property
     def drain_due(self) -> bool:
-        """Whether state goes that says which container has which CPUs."""
-        return bool(self.states)
+        """Whether state goes that says which container has which CPUs, or may have gone in a run that was killed."""
+        return bool(self.states or self.interrupted)
 
     @property
     def changes(self) -> list[dict[str, Any]]:

@@ -94,7 +94,9 @@ changes:
   elements: dict
   sample: [{resource: "unit:kubelet.service", before: "active, old settings", after: "active, new settings"}]
 drain_due:
-  description: Whether state is removed, for which the node must be drained.
+  description:
+    - Whether state is removed, for which the node must be drained. Also in the run that finishes one that was killed, so
+      that the node comes into service again.
   returned: success
   type: bool
 reason:
@@ -147,7 +149,7 @@ def _run(module: AnsibleModule) -> None:
         pages,
         run,
     )
-    if plan.drain_due and not given["drained"]:
+    if plan.states and not given["drained"]:
         path = next(iter(plan.states))
         # A removal has no variable that says so: revert takes the mapping, a run before it records it.
         when = (

@@ -240,7 +240,7 @@ def test_a_run_that_is_killed_is_finished_by_the_next(
                 break
             except KeyboardInterrupt:
                 steps += 1
-        assert make(host, wanted, node).due or node.active, steps
+        assert make(host, wanted, node).drain_due or node.active, steps
         apply(host, wanted, node)
         assert node.active and not node.crash, steps
         assert (host / FILE[1:]).exists() is not removal
