@@ -95,8 +95,8 @@ changes:
   sample: [{resource: "unit:kubelet.service", before: "active, old settings", after: "active, new settings"}]
 drain_due:
   description:
-    - Whether state is removed, for which the node must be drained. Also in the run that finishes one that was killed, so
-      that the node comes into service again.
+    - Whether state is removed, for which the node must be drained. Also in the run that finishes one that was killed,
+      so that the node comes into service again.
   returned: success
   type: bool
 reason:
