@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import fcntl
 import os
 import select
 import signal
@@ -24,7 +25,7 @@ from firsttouch._shm_server import ShmPort
 from firsttouch._stream_server import StreamPort
 from firsttouch._wire import Status
 from firsttouch.client import AsyncInferenceClient
-from firsttouch.errors import BrokenError, ExpiredError, HandlerError
+from firsttouch.errors import BrokenError, BusyError, ExpiredError, HandlerError
 from serving import SCHEMA, TRANSPORTS, address_of, check, end, eventually, request, serve, served
 from test_faults import SERVER, Board, children, held
 
@@ -329,3 +330,40 @@ def test_close_while_others_wait(transport: str, tmp_path: Path) -> None:
             thread.join(2)
             assert not thread.is_alive()
     assert [type(error) for error in caught] == [BrokenError] * 3
+
+
+def test_doorbells_that_block(tmp_path: Path) -> None:
+    """A client that makes its doorbells block, full or empty, hangs neither the server nor who leases its lane next."""
+    options = Options(lanes=2, spin_ns=0)
+    with contextlib.ExitStack() as stack:
+        where, _ = stack.enter_context(served(address_of("shm", tmp_path), options=options))
+        honest = stack.enter_context(InferenceClient(where, timeout=5))
+        with InferenceClient(where) as client, client.lane() as lane:
+            inner: Any = lane._lane
+            for fd in (inner._bell, inner._chime):
+                fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) & ~os.O_NONBLOCK)
+            _empty(inner._chime)
+            os.eventfd_write(inner._chime, 2**64 - 2)
+            # It says that it sleeps, so that it is rung.
+            inner.arm()
+            inner.submit(b"", 2**63)
+            assert eventually(lane.done)
+            check(1, honest.infer(request(1))[0])
+            for fd in (inner._bell, inner._chime):
+                _empty(fd)
+        assert eventually(lambda: _leased(where))
+        check(2, honest.infer(request(2))[0])
+
+
+def _empty(doorbell: int) -> None:
+    """Take what is in a doorbell, blocking or not."""
+    with contextlib.suppress(BlockingIOError):
+        os.preadv(doorbell, [bytearray(8)], -1, os.RWF_NOWAIT)
+
+
+def _leased(where: str) -> bool:
+    """Whether the other lane can be had, and works."""
+    with contextlib.suppress(BusyError), InferenceClient(where, timeout=3) as client:
+        check(3, client.infer(request(3))[0])
+        return True
+    return False

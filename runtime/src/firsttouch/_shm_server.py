@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from firsttouch import _shm
 from firsttouch._lanes import LANE, at, lane_parts, reply_meta_room
 from firsttouch._transport import Address, Poller, Port, Slot
-from firsttouch._waiting import ALONE_NS, LOOKS_ALONE, LOOKS_SHARED, fence, new_doorbell, ring
+from firsttouch._waiting import ALONE_NS, LOOKS_ALONE, LOOKS_SHARED, fence, new_doorbell, ring_client
 from firsttouch._wire import Array, Rows, Schema, Status
 from firsttouch.errors import HandlerError, ProtocolError
 
@@ -134,7 +134,7 @@ class ShmSlot(Slot):
             self._told = bool(meta or status)
         words[self._rsp] = self.seen
         if words[self._cli_sleep] or self._always_ring:
-            ring(self._chime)
+            ring_client(self._chime)
 
 
 def _awake(_: int) -> None:

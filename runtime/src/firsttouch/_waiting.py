@@ -24,6 +24,7 @@ releases and no load that acquires: shared memory is refused there.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import platform
 from collections.abc import Callable
@@ -95,9 +96,29 @@ def ring(doorbell: int) -> None:
 
 
 def hush(doorbell: int) -> None:
-    """Stop ringing; fine when it does not ring."""
-    with contextlib.suppress(BlockingIOError):
-        os.eventfd_read(doorbell)
+    """Stop ringing; fine when it does not ring.
+
+    Whether it blocks is up to each process that shares it, and one of them may be hostile: this call asks for itself.
+    """
+    try:
+        os.preadv(doorbell, [bytearray(8)], -1, os.RWF_NOWAIT)
+    except BlockingIOError:
+        pass
+    except OSError as error:
+        if error.errno != errno.EOPNOTSUPP:
+            raise
+        # Linux before 5.8.
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(doorbell)
+
+
+def ring_client(doorbell: int) -> None:
+    """Ring a client's doorbell. It may have filled that up and made it block; a write cannot ask for itself.
+
+    What is left to it is the moment between the two calls, which it would have to hit again and again.
+    """
+    hush(doorbell)
+    ring(doorbell)
 
 
 # A child after fork() registers itself.
