@@ -249,7 +249,9 @@ class Holder:
         for other in (self._server, self._spare):
             if other is not None:
                 os.close(other.pidfd)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        # What the holder does at a signal is about its children.
+        for number in (signal.SIGINT, signal.SIGUSR1):
+            signal.signal(number, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
         self._prepare(wait >= 0)
         spare = wait >= 0

@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from firsttouch._lookout import Lookout
 from firsttouch._ports import Options
 from firsttouch._shm_server import ShmPort
 from firsttouch._transport_choice import Choice
+from firsttouch.errors import AddressError
 from firsttouch.server import Handler, InferenceServer
 
 METRICS_SECONDS = 15.0
@@ -96,6 +97,7 @@ class Worker:
         self.job, self._say = job, say
         self._answer: Handler | None = None
         self._refused: list[str] = []
+        self._fifo_due = False
         allowed = os.sched_getaffinity(0)
         # Without isolation the serving thread's CPU is among those of all.
         self.home = allowed - set(job.cpus) or allowed
@@ -105,20 +107,25 @@ class Worker:
         """Pin this thread, then make the handler: what that touches first lies on the CPU's node.
 
         A SPARE makes none unless that says `spare = True`: the handler of the server beside it has its memory too.
+        Nor has it that one's priority before it serves.
         """
         job = self.job
         # Whatever threads the handler has, the one that serves gets the interpreter soon.
         sys.setswitchinterval(affinity.SERVER_SWITCH_SECONDS)
         if job.cpus:
             seconds = affinity.SERVER_SWITCH_SECONDS
-            pinned = affinity.pin(
-                job.cpus[0], worker_cpus=job.cpus, fifo_priority=job.fifo_priority, switch_seconds=seconds
-            )
-            self._refused = [f"{step.name} {step.wanted}: {step.reason}" for step in pinned.refused]
-            for text in self._refused:
-                self._say(f"refused: {text}")
+            fifo = None if spare else job.fifo_priority
+            pinned = affinity.pin(job.cpus[0], worker_cpus=job.cpus, fifo_priority=fifo, switch_seconds=seconds)
+            self._refuse(pinned.refused)
+            self._fifo_due = spare
         if not spare or getattr(job.handler, "spare", False):
             self._make()
+
+    def _refuse(self, steps: Sequence[affinity.Step]) -> None:
+        """Tell of STEPS that could not be done."""
+        for step in steps:
+            self._refused.append(f"{step.name} {step.wanted}: {step.reason}")
+            self._say(f"refused: {self._refused[-1]}")
 
     def _make(self) -> Handler:
         """The handler. A class is made here, in the process that serves: weights are loaded once per server."""
@@ -129,6 +136,9 @@ class Worker:
     def serve(self, server: InferenceServer, lookout: Lookout) -> None:
         """Answer until the server is stopped; LOOKOUT runs meanwhile."""
         job = self.job
+        if self._fifo_due and job.fifo_priority is not None:
+            step = affinity.set_fifo(job.fifo_priority)
+            self._refuse([] if step.done else [step])
         answer = self._answer or self._make()
         if job.metrics is not None:
             signal.signal(signal.SIGUSR1, lambda *_: self._write_metrics(server))
@@ -141,7 +151,7 @@ class Worker:
         if job.metrics is not None:
             self._write_metrics(server)
         if job.name:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, AddressError):
                 status_path(job.name).unlink()
 
     def _write_metrics(self, server: InferenceServer) -> None:
@@ -153,11 +163,11 @@ class Worker:
         """What `firsttouch ping --server` shows of a server."""
         if not self.job.name:
             return
-        path = status_path(self.job.name)
         try:
-            write_whole(path, json.dumps(self._status(server), indent=1) + "\n")
-        except OSError as error:
-            self._say(f"{path} cannot be written: {error.strerror}")
+            write_whole(status_path(self.job.name), json.dumps(self._status(server), indent=1) + "\n")
+        except (OSError, AddressError) as error:
+            # It serves all the same.
+            self._say(f"the status of {self.job.name} cannot be written: {error}")
 
     def _status(self, server: InferenceServer) -> dict[str, Any]:
         from firsttouch import __version__
@@ -191,7 +201,8 @@ def status_path(name: str) -> Path:
 
 def write_whole(path: Path, text: str) -> None:
     """Replace PATH at once, so that a reader sees a whole file. Raises OSError."""
-    scratch = path.with_name(f".{path.name}.{os.getpid()}")
+    # A signal's handler may come while another thread of this process writes.
+    scratch = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_native_id()}")
     scratch.write_text(text)
     os.chmod(scratch, 0o644)
     os.replace(scratch, path)

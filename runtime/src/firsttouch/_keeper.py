@@ -77,6 +77,8 @@ class Keeper:
         self._peers: dict[int, Peer] = {}
         # Lanes without a client whose last request is not answered yet.
         self._orphans: set[int] = set()
+        # Names of connections that are gone, of which the manager has not been told.
+        self._untold: list[str] = []
         self._stop = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._stopping = False
         self._poller.add(self._stop, lambda _: hush(self._stop))
@@ -97,13 +99,14 @@ class Keeper:
 
     def patience(self) -> float:
         """For how many seconds nothing needs to be looked at."""
-        return _TICK_SECONDS if self._orphans or self._waiting() else 3600.0
+        return _TICK_SECONDS if self._orphans or self._untold or self._waiting() else 3600.0
 
     def step(self, seconds: float) -> None:
         """Wait for at most SECONDS, and do what there is to do."""
         self._poller.run(seconds)
         self._end_late_handshakes()
         self._reclaim()
+        self._tell()
 
     def stop(self) -> None:
         """Make run() end soon. From any thread."""
@@ -236,6 +239,10 @@ class Keeper:
         if self._store is not None:
             # Before the client hears of its lanes: from then on it counts on their being kept.
             peer.kept = f"peer.{peer.lanes[0]}.{hello.start}"
+            self._tell()
+            if peer.kept in self._untold:
+                # Told later, the manager would close this connection for the one that is gone.
+                raise BusyError("the service manager takes no messages")
             try:
                 self._store.keep(peer.kept, peer.sock.fileno())
             except KernelError as error:
@@ -295,13 +302,21 @@ class Keeper:
             self._poller.drop(peer.pidfd)
             os.close(peer.pidfd)
             peer.pidfd = -1
-        if self._store is not None and peer.kept:
-            self._store.forget(peer.kept)
         peer.sock.close()
         self._orphans.update(peer.lanes)
         peer.lanes = []
         self._reclaim()
         self._count_attached()
+        if peer.kept:
+            self._untold.append(peer.kept)
+            self._tell()
+
+    def _tell(self) -> None:
+        """Have the manager close what it keeps of clients that are gone; what it does not take now, it gets later."""
+        with contextlib.suppress(KernelError):
+            while self._store is not None and self._untold:
+                self._store.forget(self._untold[-1])
+                self._untold.pop()
 
     def _end_late_handshakes(self) -> None:
         """Hang up on who connected and said nothing."""

@@ -50,10 +50,10 @@ class Store:
         self._kept.add(name)
 
     def forget(self, name: str) -> None:
-        """Have it closed. Fine when it is not kept."""
+        """Have it closed. Fine when it is not kept. Raises KernelError, and may be called again."""
         if name in self._kept:
-            self._kept.discard(name)
             self._notifier.forget(name)
+            self._kept.discard(name)
 
     def drop(self, *prefixes: str) -> None:
         """Close and have closed what was left and nobody took, or only what has a name with one of PREFIXES."""
@@ -123,7 +123,10 @@ def _other(segment: _shm.Segment, schema: Schema, lanes: int, pages: str) -> str
         return f"it has {segment.geometry.n_lanes} lanes, {lanes} are asked for"
     if pages not in ("auto", report.kind):
         return f"its pages are {report.kind}, {pages} is asked for"
-    if report.node is not None and report.pages_on_node and not report.placed:
+    # Memory that the kernel did not bind, or of which it does not say where it lies (a negative node), would be the
+    # same again.
+    told = bool(report.pages_on_node) and min(report.pages_on_node) >= 0
+    if report.node is not None and report.bound and told and not report.placed:
         return f"its pages lie on {report.pages_on_node}, node {report.node} is asked for"
     return ""
 

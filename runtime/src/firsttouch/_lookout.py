@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Set
 
 from firsttouch._transport import Poller
@@ -35,7 +37,7 @@ class Lookout:
         return (self._thread.native_id or 0) if self._thread is not None else 0
 
     def add(self, fd: int, call: Callable[[], None]) -> None:
-        """Call CALL whenever FD is readable."""
+        """Call CALL whenever FD is readable. It may not fail: the process ends then."""
         self._poller.add(fd, lambda _: call())
 
     def tend(self, fd: int, step: Callable[[], None], patience: Callable[[], float]) -> None:
@@ -44,7 +46,7 @@ class Lookout:
         self._tended.append((step, patience))
 
     def every(self, seconds: float, call: Callable[[], None]) -> None:
-        """Call CALL every SECONDS, the first time at once."""
+        """Call CALL every SECONDS, the first time at once. When it fails that is told, and it is called again."""
         self._due.append(0.0)
         self._jobs.append((seconds, call))
         ring(self._wake)
@@ -67,12 +69,25 @@ class Lookout:
     def _run(self) -> None:
         with contextlib.suppress(OSError):
             os.sched_setaffinity(0, self._home)
+        try:
+            self._look_after()
+        except BaseException:  # noqa: BLE001  whatever it was
+            # Without this thread clients come and go unseen. What is pending is kept: the next process has it.
+            traceback.print_exc()
+            sys.stderr.flush()
+            os._exit(1)
+
+    def _look_after(self) -> None:
+        """Until stop()."""
         while not self._stopping:
             now = time.monotonic()
             for i, (seconds, call) in enumerate(self._jobs):
                 if self._due[i] <= now:
                     self._due[i] = now + seconds
-                    call()
+                    try:
+                        call()
+                    except Exception:  # noqa: BLE001  the next time may be better
+                        traceback.print_exc()
             dues = [max(0.0, due - now) for due in self._due]
             seconds = min([*dues, *(patience() for _, patience in self._tended)], default=3600.0)
             if not self._poller.run(seconds):

@@ -18,7 +18,7 @@ from firsttouch._sockets import Listener, listen_unix
 from firsttouch._systemd import Notifier, watchdog_seconds
 from firsttouch._transport import Address, parse_address
 from firsttouch._waiting import hush, new_doorbell, ring
-from firsttouch.errors import AddressError
+from firsttouch.errors import AddressError, KernelError
 from firsttouch.server import InferenceServer
 
 # The manager is told three times in the time after which it would kill.
@@ -155,7 +155,11 @@ class Service:
             done = counts.batches + counts.expired + counts.failed + counts.protocol_errors
             if heard[0] or done != before[0]:
                 heard[0], before[0] = False, done
-                self._notifier.beat()
+                try:
+                    self._notifier.beat()
+                except KernelError as error:
+                    # Others follow before the manager's patience is over.
+                    self._say(f"a beat is left out: {error}")
             ring(bell)
 
         server.watch(bell, hear)

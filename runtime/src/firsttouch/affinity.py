@@ -99,7 +99,7 @@ def pin(
     done.steps.append(Step("cpu", str(cpu), True, undo=lambda: os.sched_setaffinity(0, before)))
     done.steps.append(_bound_pools(sorted(set(worker_cpus)) or [cpu]))
     if fifo_priority is not None:
-        done.steps.append(_set_fifo(fifo_priority))
+        done.steps.append(set_fifo(fifo_priority))
     if bind_memory:
         done.steps.append(_prefer_node(cpu))
     if switch_seconds is not None:
@@ -137,8 +137,8 @@ def node_of(cpu: int) -> int | None:
     return None
 
 
-def _set_fifo(priority: int) -> Step:
-    """SCHED_FIFO, by trying. Children do not inherit it."""
+def set_fifo(priority: int) -> Step:
+    """SCHED_FIFO for the calling thread, by trying. Children do not inherit it."""
     wanted = f"SCHED_FIFO {priority}"
     try:
         policy, param = os.sched_getscheduler(0), os.sched_getparam(0)

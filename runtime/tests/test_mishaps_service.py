@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mishaps beside the serving thread: a manager that takes nothing, signals, folders that are not there, old memory."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import socket
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from firsttouch import InferenceClient, InferenceServer, Options, _job, _kept, affinity, plan
+from firsttouch._guests import Guests
+from firsttouch._job import Job, Worker
+from firsttouch._keeper import Keeper
+from firsttouch._lookout import Lookout
+from firsttouch._shm import PageReport
+from firsttouch._shm_server import Domain
+from firsttouch._sockets import listen_unix
+from firsttouch._systemd import Notifier
+from firsttouch._transport import parse_address
+from firsttouch.cli import _hold
+from firsttouch.errors import AddressError, KernelError
+from serving import SCHEMA, address_of, child, end, eventually, request
+from test_faults import children
+
+
+def answer(batch: Any) -> Any:
+    """A handler that looks after nothing."""
+    import numpy as np
+
+    return {"act": np.repeat(batch.arrays["obs"][:, 0, :1] * 2, 5, axis=1), "id": batch.arrays["id"]}
+
+
+answer.schema = SCHEMA  # type: ignore[attr-defined]
+
+
+def test_lookout_goes_on(capfd: pytest.CaptureFixture[str]) -> None:
+    """What is due every so often and fails once is tried again, and the thread is there for the rest."""
+    tries: list[int] = []
+
+    def fail() -> None:
+        tries.append(len(tries))
+        raise KernelError("the service manager does not take it")
+
+    lookout = Lookout()
+    lookout.start(os.sched_getaffinity(0))
+    lookout.every(0.01, fail)
+    try:
+        assert eventually(lambda: len(tries) > 3)
+    finally:
+        lookout.stop()
+    assert "does not take it" in capfd.readouterr().err
+
+
+def test_lookout_that_cannot_go_on(capfd: pytest.CaptureFixture[str]) -> None:
+    """A process whose clients nobody looks after ends, so that the next one takes over."""
+
+    def run() -> None:
+        def fail() -> None:
+            raise RuntimeError("no idea")
+
+        lookout = Lookout()
+        bell = os.eventfd(1)
+        lookout.tend(bell, fail, lambda: 1.0)
+        lookout.start(os.sched_getaffinity(0))
+        time.sleep(20)
+
+    with child(run) as pid:
+        began = time.monotonic()
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
+        assert time.monotonic() - began < 10
+    assert "no idea" in capfd.readouterr().err
+
+
+def test_manager_takes_no_goodbye(tmp_path: Path) -> None:
+    """A client's lanes are free when it is gone, though the manager does not listen; it is told later."""
+    path = tmp_path / "notify"
+    manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    manager.bind(str(path))
+    address = parse_address(f"shm://{tmp_path}/server")
+    domain = Domain.create(SCHEMA, 1, pages="4k")
+    notifier = Notifier(str(path))
+    keeper = Keeper(domain, listen_unix(address, 0o600), Guests(), 0, _kept.Store(notifier, {}))
+    thread = threading.Thread(target=keeper.run)
+    thread.start()
+    try:
+        for _ in range(2):
+            client = InferenceClient(str(address))
+            while b"FDSTORE=1" not in (data := _taken(manager)):
+                assert data
+            os.rename(path, f"{path}.away")
+            client.close()
+            assert eventually(lambda: not domain.segment.words[keeper._owner[0]])
+            assert thread.is_alive()
+            os.rename(f"{path}.away", path)
+            assert eventually(lambda: b"FDSTOREREMOVE=1" in _taken(manager))
+    finally:
+        keeper.stop()
+        thread.join()
+        notifier.close()
+        manager.close()
+        domain.close()
+
+
+def _taken(manager: socket.socket) -> bytes:
+    """The next notification within a second; what came with it is closed."""
+    if not select.select([manager], [], [], 1.0)[0]:
+        return b""
+    data, fds, _, _ = socket.recv_fds(manager, 4096, 8)
+    for fd in fds:
+        os.close(fd)
+    return data
+
+
+def test_signal_to_a_server_that_was_a_spare(tmp_path: Path) -> None:
+    """SIGUSR1 without --metrics ends nothing, neither the first server nor one that was a spare."""
+    address = address_of("shm", tmp_path)
+    job = Job(answer, (address,), Options(lanes=2, pages="4k"))
+    with child(lambda: _hold(job)) as pid:
+        assert eventually(lambda: os.path.exists(tmp_path / "server") and len(children(pid)) == 2, 20)
+        with InferenceClient(address) as client:
+            for _ in range(2):
+                client.infer(request(1))
+                assert eventually(lambda: len(children(pid)) == 2)
+                before = children(pid)
+                os.kill(pid, signal.SIGUSR1)
+                time.sleep(0.2)
+                client.infer(request(1))
+                assert children(pid) == before
+                os.kill(before[0], signal.SIGKILL)
+        assert end(pid, signal.SIGTERM) == 0
+
+
+def test_no_folder_for_the_status(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server whose status cannot be written serves, and says so."""
+
+    def missing() -> Path:
+        raise AddressError("there is no folder")
+
+    monkeypatch.setattr(plan, "run_folder", missing)
+    said: list[str] = []
+    worker = Worker(Job(answer, (), Options(), name="mine"), said.append)
+    lookout = Lookout()
+    with InferenceServer(address_of("shm", tmp_path), SCHEMA, options=Options(lanes=1, pages="4k")) as server:
+        server.stop()
+        worker.serve(server, lookout)
+    lookout.stop()
+    assert any("there is no folder" in text for text in said)
+
+def test_two_write_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal that asks for metrics while another thread writes them disturbs nothing."""
+    path, replace, busy = tmp_path / "metrics", os.replace, []
+
+    def slow(source: Path, target: Path) -> None:
+        if not busy:
+            busy.append(True)
+            other = threading.Thread(target=_job.write_whole, args=(path, "other"))
+            other.start()
+            other.join()
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", slow)
+    _job.write_whole(path, "this")
+    assert path.read_text() == "this"
+    assert [item.name for item in tmp_path.iterdir()] == ["metrics"]
+
+
+def test_priority_of_a_spare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A spare prepares beside the server on its CPU: with its priority only once it serves itself."""
+    asked: list[int] = []
+
+    def set_fifo(priority: int) -> affinity.Step:
+        asked.append(priority)
+        return affinity.Step("scheduler", f"SCHED_FIFO {priority}", False, "not here")
+
+    monkeypatch.setattr(affinity, "set_fifo", set_fifo)
+    cpu = min(os.sched_getaffinity(0))
+    said: list[str] = []
+
+    def run() -> None:
+        for spare in (True, False):
+            worker = Worker(Job(answer, (), Options(), cpus=(cpu,), fifo_priority=7), said.append)
+            lookout = Lookout()
+            worker.prepare(spare)
+            assert asked == ([] if spare else [7])
+            options = Options(lanes=1, pages="4k")
+            with InferenceServer(address_of("unix", tmp_path), SCHEMA, options=options) as server:
+                server.stop()
+                worker.serve(server, lookout)
+                assert asked == [7]
+                assert worker._status(server)["cpus"]["refused"] == ["scheduler SCHED_FIFO 7: not here"]
+            lookout.stop()
+            asked.clear()
+        assert len([text for text in said if "SCHED_FIFO 7" in text]) == 2
+
+    # Pinned for good: not this process.
+    with child(run) as pid:
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+@pytest.mark.parametrize(
+    ("bound", "nodes", "kept"),
+    [(True, {0: 8}, True), (True, {1: 8}, False), (False, {1: 8}, True), (True, {-14: 8}, True), (True, {}, True)],
+)
+def test_memory_that_could_not_be_bound(bound: bool, nodes: dict[int, int], kept: bool) -> None:
+    """Where the kernel bound nothing, or does not say where pages lie, new memory would be no better."""
+    made = Domain.create(SCHEMA, 1, pages="4k")
+    try:
+        made.segment.report = PageReport("4k", made.segment.geometry.size, 0, nodes, bound)
+        assert (_kept._other(made.segment, SCHEMA, 1, "auto") == "") is kept
+    finally:
+        made.close()
