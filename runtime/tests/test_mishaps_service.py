@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import select
 import signal
 import socket
@@ -24,10 +25,11 @@ from firsttouch._shm_server import Domain
 from firsttouch._sockets import listen_unix
 from firsttouch._systemd import Notifier
 from firsttouch._transport import parse_address
-from firsttouch.cli import _hold
+from firsttouch.cli import _hold, main
 from firsttouch.errors import AddressError, KernelError
-from serving import SCHEMA, address_of, child, end, eventually, request
+from serving import SCHEMA, TRANSPORTS, address_of, child, end, eventually, request
 from test_faults import children
+from test_waiting import cpu_seconds
 
 
 def answer(batch: Any) -> Any:
@@ -216,3 +218,76 @@ def test_memory_that_could_not_be_bound(bound: bool, nodes: dict[int, int], kept
         assert (_kept._other(made.segment, SCHEMA, 1, "auto") == "") is kept
     finally:
         made.close()
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_descriptors_run_out(transport: str, tmp_path: Path) -> None:
+    """A server that can accept nobody for the moment serves those it has, wastes no CPU, and accepts again later."""
+    ready, tell = os.pipe()
+    go, wait = os.pipe()
+
+    def run() -> None:
+        options = Options(lanes=2, pages="4k", spin_ns=0)
+        with InferenceServer(address_of(transport, tmp_path), SCHEMA, options=options) as server:
+            os.write(tell, f"{server.addresses[0]}\n".encode())
+            thread = threading.Thread(target=server.serve, args=(answer,))
+            thread.start()
+            os.read(go, 1)
+            _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+            # Where the next descriptor would be.
+            free = os.dup(0)
+            os.close(free)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
+            os.write(tell, b"short\n")
+            os.read(go, 1)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (min(1024, hard), hard))
+            time.sleep(30)
+
+    with child(run) as pid, open(ready, encoding="ascii") as told:
+        where = told.readline().strip()
+        with InferenceClient(where, timeout=10) as client:
+            client.infer(request(1))
+            os.write(wait, b"x")
+            assert told.readline() == "short\n"
+            later: list[InferenceClient] = []
+            thread = threading.Thread(target=lambda: later.append(InferenceClient(where, timeout=10)))
+            thread.start()
+            time.sleep(0.2)
+            before = cpu_seconds(pid)
+            time.sleep(1)
+            assert cpu_seconds(pid) - before < 0.3
+            client.infer(request(1))
+            os.write(wait, b"x")
+            thread.join()
+            later[0].infer(request(1))
+            later[0].close()
+    for fd in (tell, go, wait):
+        os.close(fd)
+
+
+def test_no_descriptors_for_doorbells() -> None:
+    """A domain that cannot be made whole leaves nothing behind, and says what there is too little of."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    before = len(os.listdir("/proc/self/fd"))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (before + 40, hard))
+    try:
+        with pytest.raises(KernelError, match="doorbells of 40 lanes"):
+            Domain.create(SCHEMA, 40, pages="4k")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_as_many_descriptors_as_allowed(tmp_path: Path) -> None:
+    """`serve` takes what the hard limit gives: three descriptors for each lane are more than the usual soft one."""
+
+    def run() -> None:
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, min(hard, 4096)))
+        main(["serve", "--address", f"shm://{tmp_path}/server", "--pages", "4k", "--lanes", "64"])
+
+    with child(run) as pid:
+        assert eventually(lambda: os.path.exists(tmp_path / "server"), 20)
+        with InferenceClient(f"shm://{tmp_path}/server"):
+            assert resource.prlimit(pid, resource.RLIMIT_NOFILE)[0] > 64
+        assert end(pid, signal.SIGTERM) == 0

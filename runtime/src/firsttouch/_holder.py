@@ -308,7 +308,10 @@ class Holder:
                 os.close(child.go)
             with contextlib.suppress(ProcessLookupError, ChildProcessError):
                 os.kill(child.pid, signal.SIGTERM)
-                if not select.select([child.pidfd], [], [], _STOP_SECONDS)[0]:
+                # No select(): it knows no descriptor beyond 1023.
+                ended = select.poll()
+                ended.register(child.pidfd, select.POLLIN)
+                if not ended.poll(_STOP_SECONDS * 1000):
                     os.kill(child.pid, signal.SIGKILL)
                 os.waitpid(child.pid, 0)
             os.close(child.pidfd)

@@ -21,7 +21,7 @@ from firsttouch._kept import Store
 from firsttouch._lanes import LANE, at
 from firsttouch._shm_client import MAX_LANES_OF_CLIENT
 from firsttouch._shm_server import Domain
-from firsttouch._sockets import Listener
+from firsttouch._sockets import AWAY_SECONDS, Door, Listener
 from firsttouch._transport import Poller
 from firsttouch._waiting import hush
 from firsttouch._wire import (
@@ -82,7 +82,7 @@ class Keeper:
         self._stop = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._stopping = False
         self._poller.add(self._stop, lambda _: hush(self._stop))
-        self._poller.add(listener.sock.fileno(), self._accept)
+        self._door = Door(listener, self._poller, self._accept)
         if store is not None:
             self._adopt(store)
 
@@ -99,10 +99,13 @@ class Keeper:
 
     def patience(self) -> float:
         """For how many seconds nothing needs to be looked at."""
+        if self._door.away_until:
+            return AWAY_SECONDS
         return _TICK_SECONDS if self._orphans or self._untold or self._waiting() else 3600.0
 
     def step(self, seconds: float) -> None:
         """Wait for at most SECONDS, and do what there is to do."""
+        self._door.look()
         self._poller.run(seconds)
         self._end_late_handshakes()
         self._reclaim()
@@ -117,8 +120,7 @@ class Keeper:
         """Hang up on all and stop listening."""
         for peer in list(self._peers.values()):
             self._drop(peer)
-        self._poller.drop(self.listener.sock.fileno())
-        self.listener.close()
+        self._door.close()
         self._poller.close()
         os.close(self._stop)
 
@@ -163,9 +165,8 @@ class Keeper:
 
     def _accept(self, _: int) -> None:
         """Take a connection, if its user may have one."""
-        try:
-            sock, _name = self.listener.sock.accept()
-        except OSError:
+        sock = self._door.accept()
+        if sock is None:
             return
         sock.setblocking(False)
         pid, uid, gid = _linux.peer_credentials(sock)

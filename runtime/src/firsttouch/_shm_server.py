@@ -13,7 +13,7 @@ from firsttouch._lanes import LANE, at, lane_parts, reply_meta_room
 from firsttouch._transport import Address, Poller, Port, Slot
 from firsttouch._waiting import ALONE_NS, LOOKS_ALONE, LOOKS_SHARED, fence, new_doorbell, ring_client
 from firsttouch._wire import Array, Rows, Schema, Status
-from firsttouch.errors import HandlerError, ProtocolError
+from firsttouch.errors import HandlerError, KernelError, ProtocolError
 
 _clock = time.monotonic_ns
 _sched_yield = os.sched_yield
@@ -36,7 +36,19 @@ class Domain:
         """A new domain. Raises KernelError, UnsupportedError, SchemaError."""
         fence()
         segment = _shm.create(schema, n_lanes, pages=pages, node=node, spin_ns=spin_ns)
-        return cls(segment, [new_doorbell() for _ in range(n_lanes)], [new_doorbell() for _ in range(n_lanes)])
+        made = cls(segment, [], [])
+        try:
+            for _ in range(n_lanes):
+                made.bells.append(new_doorbell())
+                made.chimes.append(new_doorbell())
+        except OSError as error:
+            made.close()
+            raise KernelError(
+                f"no doorbells of {n_lanes} lanes: {error.strerror}",
+                hint="ask for fewer lanes, or raise the limit of open files (LimitNOFILE=, ulimit -n)",
+                facts={"call": "eventfd", "errno": error.errno},
+            ) from error
+        return made
 
     def close(self) -> None:
         """Close all descriptors."""

@@ -7,12 +7,15 @@ import array
 import contextlib
 import errno
 import os
+import select
 import socket
 import ssl
 import stat
+import time
+from collections.abc import Callable
 from typing import NamedTuple
 
-from firsttouch._transport import Address
+from firsttouch._transport import Address, Poller
 from firsttouch._wire import HEADER_BYTES, Header, control_length, unpack_header
 from firsttouch.errors import (
     AddressError,
@@ -25,6 +28,9 @@ from firsttouch.errors import (
 
 _MAX_FDS = 253
 BACKLOG = 128
+# What there is too little of for the moment: descriptors of the process or of the host, memory.
+_SHORT = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+AWAY_SECONDS = 0.1
 
 
 class Listener(NamedTuple):
@@ -40,6 +46,40 @@ class Listener(NamedTuple):
         with contextlib.suppress(OSError):
             if self.path and os.stat(self.path).st_ino == self.inode:
                 os.unlink(self.path)
+
+
+class Door:
+    """Has POLLER call CALL when somebody comes to LISTENER. Without a descriptor for a while it looks away.
+
+    Who waits there keeps the listener readable, so that a poller would look at nothing else.
+    """
+
+    def __init__(self, listener: Listener, poller: Poller, call: Callable[[int], None]) -> None:
+        self._listener, self._poller, self._call = listener, poller, call
+        # When it looks there again, on the monotonic clock; 0 while it does.
+        self.away_until = 0.0
+        poller.add(listener.sock.fileno(), call, select.EPOLLIN)
+
+    def accept(self) -> socket.socket | None:
+        """A connection, None when there is none to be had now."""
+        try:
+            return self._listener.sock.accept()[0]
+        except OSError as error:
+            if error.errno in _SHORT:
+                self._poller.drop(self._listener.sock.fileno())
+                self.away_until = time.monotonic() + AWAY_SECONDS
+        return None
+
+    def look(self) -> None:
+        """Look there again when it is time. Call it now and then while away_until is not 0."""
+        if self.away_until and time.monotonic() >= self.away_until:
+            self.away_until = 0.0
+            self._poller.add(self._listener.sock.fileno(), self._call, select.EPOLLIN)
+
+    def close(self) -> None:
+        """Look there no more, and stop listening."""
+        self._poller.drop(self._listener.sock.fileno())
+        self._listener.close()
 
 
 def listen_unix(address: Address, mode: int) -> Listener:

@@ -15,7 +15,7 @@ from firsttouch import _linux
 from firsttouch._guests import HANDSHAKE_SECONDS, MAX_WAITING, Guests, check_hello, pidfd_of_client
 from firsttouch._lanes import reply_meta_room
 from firsttouch._shm_server import field_arrays, field_bytes
-from firsttouch._sockets import Listener
+from firsttouch._sockets import Door, Listener
 from firsttouch._stream import WOULD_BLOCK, Frame, tune
 from firsttouch._transport import READABLE, WRITABLE, Address, Poller, Port, Slot
 from firsttouch._wire import (
@@ -231,18 +231,17 @@ class StreamPort(Port):
         spin_ns: int = 0,
     ) -> None:
         self.address, self.schema, self.poller, self.spin_ns = address, schema, poller, spin_ns
-        self._listener, self._limit, self._guests, self._context = listener, limit, guests, context
+        self._limit, self._guests, self._context = limit, guests, context
         self.whole: list[Connection] = []
         self._all: dict[int, Connection] = {}
         self._greeted: set[int] = set()
         self.refused = self.deaths = 0
-        poller.add(listener.sock.fileno(), self._accept, select.EPOLLIN)
+        self._door = Door(listener, poller, self._accept)
 
     def _accept(self, _: int) -> None:
         """Take one connection."""
-        try:
-            sock, _name = self._listener.sock.accept()
-        except OSError:
+        sock = self._door.accept()
+        if sock is None:
             return
         self._end_late_greetings()
         try:
@@ -318,6 +317,8 @@ class StreamPort(Port):
     def ready(self, limit: int) -> list[Slot]:
         # First come, first served: each connection has at most one request here. What was under way when a server
         # died is taken alone, so that a request that kills its server takes no other one along twice.
+        if self._door.away_until:
+            self._door.look()
         whole = self.whole
         for i, connection in enumerate(whole[:limit]):
             if connection.again:
@@ -329,6 +330,7 @@ class StreamPort(Port):
 
     def arm(self) -> bool:
         self._end_late_greetings()
+        self._door.look()
         return bool(self.whole)
 
     def disarm(self) -> None:
@@ -347,5 +349,4 @@ class StreamPort(Port):
     def close(self) -> None:
         for connection in list(self._all.values()):
             connection.close()
-        self.poller.drop(self._listener.sock.fileno())
-        self._listener.close()
+        self._door.close()

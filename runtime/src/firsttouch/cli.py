@@ -8,9 +8,11 @@ The only place that prints, exits, and maps errors to a status. Results go to st
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import json
 import os
+import resource
 import signal
 import sys
 from collections.abc import Mapping, Sequence
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from firsttouch._job import Job
 
 _HANDLER = "firsttouch._policy:Policy"
+# No more than that: there are libraries which go through all that are allowed.
+_OPEN_FILES = 65536
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -135,6 +139,7 @@ def _serve(args: argparse.Namespace) -> int:
     """Under systemd as one process whose memory the manager keeps; else hold the memory, and serve in a child."""
     from firsttouch import _systemd
 
+    _raise_open_files()
     # Both are taken from the environment: a child is neither this service nor its heir.
     notifier, found = _systemd.notifier(), _systemd.inherited()
     job = _job_of(args)
@@ -144,6 +149,15 @@ def _serve(args: argparse.Namespace) -> int:
         Service(job, notifier, found, _say).run()
         return 0
     return _hold(job)
+
+
+def _raise_open_files() -> None:
+    """Allow as many descriptors as may be needed: two for each lane, and two for each client."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def _hold(job: Job) -> int:
