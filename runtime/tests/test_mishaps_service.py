@@ -157,7 +157,8 @@ def test_no_folder_for_the_status(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_two_write_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A signal that asks for metrics while another thread writes them disturbs nothing."""
-    path, replace, busy = tmp_path / "metrics", os.replace, []
+    path, replace = tmp_path / "metrics", os.replace
+    busy: list[bool] = []
 
     def slow(source: Path, target: Path) -> None:
         if not busy:
