@@ -219,7 +219,9 @@ def check_servers(ctx: Context) -> Iterator[Result]:
             continue
         yield from _answers(ctx, identity, server, found)
         if "faults" in found:
-            faults = list(found["faults"]) or ([] if status == 0 else [f"exit status {status}"])
+            told = list(found["faults"]) or ([] if status == 0 else [f"exit status {status}"])
+            # That one is .latency's, which asks again before it says so.
+            faults = [fault for fault in told if not fault.startswith("p50 is ")]
             yield judge(
                 f"{identity}.faults",
                 "measured",
@@ -298,7 +300,7 @@ def _answers(
 
 
 def _latency(ctx: Context, identity: str, server: Mapping[str, Any], found: Mapping[str, Any]) -> Result:
-    """Half of the requests within the server's own target, or the plan's for one that names none."""
+    """Half of the requests within the server's own target; a warning by the plan's for one that names none."""
     target = server.get("latency_target_us")
     if target is None:
         target = (ctx.plan.get("transport") or {}).get("latency_target_us")
@@ -318,6 +320,8 @@ def _latency(ctx: Context, identity: str, server: Mapping[str, Any], found: Mapp
         f"p50 of at most {target:g} us",
         observed,
         good=p50 <= target,
+        # The plan's is that of a message, and 100 us where nobody set it: a handler may well take longer.
+        soft=server.get("latency_target_us") is None,
         reason="too_slow",
         source=source,
         remedy=f"Look at {identity}.cpus and .memory; or allow more with latency_target_us in {SERVERS}, or {TARGET}.",

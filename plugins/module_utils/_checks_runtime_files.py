@@ -44,13 +44,16 @@ def check_version(ctx: Context) -> Iterator[Result]:
     except _runtime_install.InstallError:
         version = None
     there = version is not None and version in _runtime_install.versions(ctx.root)
+    # A rollback is to another version, and one that no variable asks for any more is kept as it is.
+    kept = not set(section.get("variables") or ["?"]) - set(section.get("orphaned") or ())
     rolled_back = section.get("runtime_state") == "rollback"
+    any_version = kept or rolled_back
     yield judge(
         "runtime.version",
         "configured",
-        "any version" if rolled_back else COLLECTION,
+        "any version" if any_version else COLLECTION,
         version,
-        good=there and (rolled_back or str(version).rpartition("-")[0] == COLLECTION),
+        good=there and (any_version or str(version).rpartition("-")[0] == COLLECTION),
         reason="other_version" if there else "not_installed",
         source=f"{top}/current",
         remedy=f"Run provision with {STATE}.",

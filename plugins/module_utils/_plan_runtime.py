@@ -13,7 +13,17 @@ from typing import Any
 
 from . import _runtime_units, _transport_choice
 from ._cpulist import CpuListError, format_list, parse
-from ._intent import PREFIX, IntentError, Judge, format_size, integer, listing, mapping, page_size_kb
+from ._intent import (
+    PREFIX,
+    IntentError,
+    Judge,
+    format_size,
+    integer,
+    is_absent,
+    listing,
+    mapping,
+    page_size_kb,
+)
 from ._plan_facts import Facts
 from ._topology import Topology
 
@@ -131,10 +141,12 @@ def render(models: list[Row], servers: list[Row], housekeeping: str) -> dict[str
     return {"files": files, "units": units}
 
 
-def work(plan: Mapping[str, Any]) -> dict[str, Any]:
-    """What the role `runtime` does for PLAN: state, files, units as systemd_units takes them, units to remove."""
+def work(plan: Mapping[str, Any], intent: Mapping[str, Any]) -> dict[str, Any]:
+    """What the role `runtime` does for PLAN of INTENT: state, files, rows of systemd_units, units to remove."""
     section: Mapping[str, Any] = plan["sections"].get("runtime") or {}
-    if section.get("state") == "present" and not set(section["variables"]) - set(section["orphaned"]):
+    removes = any(is_absent(intent.get(name)) for name in ("models", "servers"))
+    unset = not set(section.get("variables") or ()) - set(section.get("orphaned") or ())
+    if section.get("state") == "present" and unset and not removes:
         # No variable of it is set: what is recorded is kept, not brought to the version of today.
         return {"state": None, "files": {}, "units": [], "units_absent": []}
     texts: Mapping[str, str] = section.get("units") or {}

@@ -186,7 +186,7 @@ def main() -> None:
         groups=named_groups(result.plan),
         units=units,
         units_absent=gone,
-        runtime=_plan_runtime.work(result.plan),
+        runtime=_plan_runtime.work(result.plan, intent),
         notes=result.notes,
     )
 

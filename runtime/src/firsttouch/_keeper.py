@@ -241,7 +241,7 @@ class Keeper:
             # Before the client hears of its lanes: from then on it counts on their being kept.
             peer.kept = f"peer.{peer.lanes[0]}.{hello.start}"
             self._tell()
-            if peer.kept in self._untold:
+            if self._untold:
                 # Told later, the manager would close this connection for the one that is gone.
                 raise BusyError("the service manager takes no messages")
             try:

@@ -73,9 +73,11 @@ class Lookout:
             self._look_after()
         except BaseException:  # noqa: BLE001  whatever it was
             # Without this thread clients come and go unseen. What is pending is kept: the next process has it.
-            traceback.print_exc()
-            sys.stderr.flush()
-            os._exit(1)
+            try:
+                traceback.print_exc()
+                sys.stderr.flush()
+            finally:  # also where nobody reads stderr any more
+                os._exit(1)
 
     def _look_after(self) -> None:
         """Until stop()."""
@@ -87,7 +89,8 @@ class Lookout:
                     try:
                         call()
                     except Exception:  # noqa: BLE001  the next time may be better
-                        traceback.print_exc()
+                        with contextlib.suppress(OSError, ValueError):
+                            traceback.print_exc()
             dues = [max(0.0, due - now) for due in self._due]
             seconds = min([*dues, *(patience() for _, patience in self._tended)], default=3600.0)
             if not self._poller.run(seconds):

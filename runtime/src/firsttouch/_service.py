@@ -46,6 +46,8 @@ class Service:
         """Serve until SIGTERM. What is raised instead leaves everything with the manager, for the next process."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)
+        # It asks for metrics; where none are kept it must not end the server.
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
         try:
             self._open()
             self._lookout.start(self._worker.home)

@@ -50,6 +50,8 @@ class Session:
             self._waiters += 1
             try:
                 while True:
+                    if self._closing:
+                        raise BrokenError("the connection is closed")
                     lane = self.lease()
                     if lane is not None:
                         return lane

@@ -65,8 +65,11 @@ class ShmLane(Lane):
             self._poll.register(fd, READABLE)
 
     def write(self, arrays: Mapping[str, Array]) -> None:
+        # The lane may be another client's by now, or of the process that this one was forked from.
+        if self._link.closed:
+            raise BrokenError("the connection is closed")
         # A server that sleeps is woken now: it takes as long to come as the copy.
-        if self._words[self._srv_sleep] and not self._link.closed:
+        if self._words[self._srv_sleep]:
             ring(self._bell)
         self._copy(arrays)
 

@@ -95,13 +95,20 @@ def ring(doorbell: int) -> None:
         pass
 
 
+# Missing in a Python that was built for a libc without preadv2().
+_NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
+
+
 def hush(doorbell: int) -> None:
     """Stop ringing; fine when it does not ring.
 
     Whether it blocks is up to each process that shares it, and one of them may be hostile: this call asks for itself.
     """
     try:
-        os.preadv(doorbell, [bytearray(8)], -1, os.RWF_NOWAIT)
+        if _NOWAIT:
+            os.preadv(doorbell, [bytearray(8)], -1, _NOWAIT)
+        else:
+            os.eventfd_read(doorbell)
     except BlockingIOError:
         pass
     except OSError as error:

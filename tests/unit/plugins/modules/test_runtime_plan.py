@@ -195,6 +195,14 @@ def test_a_runtime_without_a_variable_is_left_alone(host: Path) -> None:
     assert plan(host, PAGES, revert=True)["runtime"]["state"] == "absent"
 
 
+def test_an_empty_list_removes_also_where_nothing_else_is_set(host: Path) -> None:
+    record(host, whole(host))
+    rest = plan(host, {**PAGES, "servers": []})
+    assert rest["runtime"]["state"] == "present"
+    assert rest["runtime"]["units_absent"] == ["firsttouch-server@policy.service"]
+    assert sorted(rest["runtime"]["files"]) == ["models/toy.json"]
+
+
 def test_revert_removes_all_of_it(host: Path) -> None:
     record(host, whole(host))
     gone = plan(host, {}, revert=True)
