@@ -17,6 +17,8 @@ _PLAIN = re.compile(r"[A-Za-z/][A-Za-z0-9_./-]*")
 # What YAML 1.1 readers take for a boolean or nothing; a number starts with none of the letters above but for .inf.
 _WORDS = frozenset(["y", "n", "yes", "no", "on", "off", "true", "false", "null"])
 _KEY = re.compile(r"(\"[^\"\\]*\"|'[^']*'|[A-Za-z_][\w./-]*):(?:\s+(.*))?")
+# What begins an entry of a list, a key or a value is no text on the line of a key.
+_ENTRY = re.compile(r"[-?:](?:\s|$)")
 _OPENERS = tuple("&*!|>%@`{[?,]}#")
 _FLOW_PAIR = re.compile(
     r"\s*(\"[^\"\\]*\"|'[^']*'|[\w./-]+):\s+(\"[^\"\\]*\"|'[^']*'|[^\s\"'{}\[\],&*!|>#]+)\s*"
@@ -170,8 +172,8 @@ def _plain(text: str, number: int) -> Any:
     # `0644` is octal to one reader and decimal to the next.
     if (
         text.startswith(_OPENERS)
-        or ": " in text
-        or text.endswith(":")
+        or _ENTRY.match(text)
+        or re.search(r":(?:\s|$)", text)
         or re.fullmatch(r"[-+]?0[0-9_xob].*", text)
     ):
         return Opaque(number)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.firsttouch.host.plugins.module_utils._yaml_text import Opaque, YamlError, dump, read
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 SCALARS = st.one_of(
@@ -104,6 +104,10 @@ WORDS = st.sampled_from(
         '"a # b"',
         "",
         "- a",
+        "-",
+        "-\ta",
+        ": a",
+        "a:\tb",
         "0b1",
         "0o7",
         "-1",
@@ -127,6 +131,8 @@ LINES = st.one_of(
 
 
 @given(st.lists(LINES, max_size=6))
+@example(["a: - a"])
+@example(["a:", "  m: - a"])
 def test_what_is_read_is_what_another_reader_reads(lines: list[str]) -> None:
     text = "\n".join(lines)
     try:
