@@ -530,6 +530,7 @@ def _place(name: str, folder: str, site: str, wheel: str) -> str:
 def _scripts(text: str, folder: str, final: str) -> None:
     """The programs of [console_scripts]."""
     parser = configparser.ConfigParser(delimiters=("=",), interpolation=None)
+    # Names keep their case; the documentation sets this method so, and typeshed takes no other function for it.
     parser.optionxform = str  # type: ignore[assignment,method-assign]
     parser.read_string(text)
     for name, target in parser.items("console_scripts") if parser.has_section("console_scripts") else ():

@@ -17,8 +17,8 @@ import pytest
 ROOT = Path(os.environ["MOLECULE_PROJECT_DIRECTORY"])
 sys.path[:0] = [str(ROOT / "molecule" / "_shared" / "verifier"), str(ROOT / "tests" / "testinfra")]
 
-import rawhost  # noqa: E402
-import records  # noqa: E402
+import rawhost  # noqa: E402  the path above is only known at run time
+import records  # noqa: E402  the path above is only known at run time
 
 NODES = "/sys/devices/system/node/node[0-9]*/hugepages/hugepages-2048kB"
 SERVER = "firsttouch-server@policy.service"

@@ -11,8 +11,8 @@ from typing import Any
 ROOT = Path(os.environ["MOLECULE_PROJECT_DIRECTORY"])
 sys.path[:0] = [str(ROOT / "molecule" / "_shared" / "verifier"), str(ROOT / "tests" / "testinfra")]
 
-import rawhost  # noqa: E402
-import records  # noqa: E402
+import rawhost  # noqa: E402  the path above is only known at run time
+import records  # noqa: E402  the path above is only known at run time
 
 
 def test_nothing_is_left(host: Any) -> None:

@@ -154,6 +154,7 @@ class Keeper:
             taken.update(peer.lanes)
             self._peers[sock.fileno()] = peer
             self._watch(peer, int(start))
+            # mypy infers no type for a lambda with a default, which binds this turn's peer.
             self._poller.add(sock.fileno(), lambda _, peer=peer: self._read(peer))  # type: ignore[misc]
         self._orphans = {lane for lane, owner in enumerate(self._owner) if self._words[owner]} - taken
         self._count_attached()
