@@ -87,13 +87,13 @@ def runtime() -> None:
 
 def runtime_all() -> None:
     """Run them with their full counts: every kill, longer fuzzing, a million sleep handshakes. Half an hour."""
-    _runtime({"FIRSTTOUCH_SLOW": "1"})
+    _runtime({"FIRSTTOUCH_SLOW": "1"}, "-o", "faulthandler_timeout=1800")
 
 
-def _runtime(more: dict[str, str]) -> None:
+def _runtime(more: dict[str, str], *options: str) -> None:
     path = {"PYTHONPATH": str(ROOT / "runtime" / "src")}
     with scratch() as env:
-        run(*PYTEST, "-c", "runtime/pyproject.toml", "runtime/tests", env={**env, **path, **more})
+        run(*PYTEST, "-c", "runtime/pyproject.toml", *options, "runtime/tests", env={**env, **path, **more})
 
 
 def galaxy() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 import sys
 import time
@@ -25,6 +26,7 @@ SCHEMA = Schema.of(
     max_meta_bytes=2000,
 )
 TRANSPORTS = ("shm", "unix", "tcp")
+END_SECONDS = 60
 
 
 def address_of(transport: str, folder: Path) -> str:
@@ -112,9 +114,20 @@ def child(target: Callable[[], object]) -> Iterator[int]:
 
 
 def end(pid: int, sig: int = signal.SIGKILL) -> int:
-    """Send SIG to the child PID and collect it: its wait status, 0 when it was collected before."""
+    """Send SIG to the child PID and collect it: its wait status, 0 when it was collected before.
+
+    One that does not end is aborted, with the stack of each of its threads (pytest's faulthandler).
+    """
     with contextlib.suppress(ProcessLookupError, ChildProcessError):
-        os.kill(pid, sig)
+        pidfd = os.pidfd_open(pid)
+        try:
+            os.kill(pid, sig)
+            ended = select.poll()
+            ended.register(pidfd, select.POLLIN)
+            if not ended.poll(END_SECONDS * 1000):
+                os.kill(pid, signal.SIGABRT)
+        finally:
+            os.close(pidfd)
         return os.waitpid(pid, 0)[1]
     return 0
 

@@ -11,6 +11,7 @@ import errno
 import mmap
 import os
 import random
+import select
 import signal
 import socket
 import struct
@@ -189,6 +190,33 @@ def _start(
     board[ASKED + i] = board[ANSWERS + i]
     own = stack.enter_context(contextlib.ExitStack())
     return own.enter_context(child(lambda: load(where, board, i))), own
+
+
+def test_holder_hears_a_signal_that_interrupts_nothing(tmp_path: Path) -> None:
+    """SIGTERM that reaches another thread, or comes just before the holder sleeps, ends it all the same."""
+
+    def worker(server: InferenceServer) -> None:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+        serve(server)
+
+    def run() -> None:
+        holder = Holder([address_of("unix", tmp_path)], SCHEMA, worker)
+        signal.signal(signal.SIGTERM, holder.stop)
+        # Only the other thread takes it, so that nothing interrupts the one that waits.
+        threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGTERM)).start()
+        began = time.monotonic()
+        holder.run()
+        assert time.monotonic() - began < 20
+
+    with child(run) as pid:
+        ended = os.pidfd_open(pid)
+        try:
+            assert select.select([ended], [], [], 30)[0], "it sleeps on"
+        finally:
+            os.close(ended)
+        assert os.waitpid(pid, 0)[1] == 0
 
 
 def test_holder_dies(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ import os
 import select
 import signal
 import sys
+import threading
 import time
 import traceback
 import warnings
@@ -58,6 +59,12 @@ class _Child(NamedTuple):
     go: int = -1
 
 
+def _empty(pipe: int) -> None:
+    """Read what is in PIPE."""
+    with contextlib.suppress(BlockingIOError):
+        os.read(pipe, 4096)
+
+
 class Holder:
     """Serves SCHEMA at ADDRESSES with WORKER, called with a server in a child process, again whenever that dies.
 
@@ -86,6 +93,7 @@ class Holder:
         self._poller = Poller()
         self._stopping = False
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._heard = self._told = self._told_before = -1
         self._poller.add(self._wake, lambda _: None)
         self._server: _Child | None = None
         self._spare: _Child | None = None
@@ -139,6 +147,7 @@ class Holder:
     def run(self) -> None:
         """Run until stop(). The server is ended with SIGTERM, and killed if that takes more than 5 s."""
         try:
+            self._hear_signals()
             self._start()
             while not self._stopping:
                 self._poller.run(self._seconds())
@@ -159,6 +168,25 @@ class Holder:
         self._stopping = True
         with contextlib.suppress(OSError):
             os.eventfd_write(self._wake, 1)
+
+    def _hear_signals(self) -> None:
+        """Let a signal end a wait that it does not interrupt: one that comes just before, or to another thread.
+
+        Its handler runs only after that, and without this as late as the next event (Python's signal.set_wakeup_fd()).
+        """
+        if threading.current_thread() is threading.main_thread():
+            heard, self._told = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+            self._heard = heard
+            self._poller.add(heard, lambda _: _empty(heard))
+            self._told_before = signal.set_wakeup_fd(self._told, warn_on_full_buffer=False)
+
+    def _hear_no_signals(self) -> None:
+        """Undo _hear_signals(); the poller may be that of another process, and is left alone."""
+        if self._heard >= 0:
+            signal.set_wakeup_fd(self._told_before)
+            os.close(self._heard)
+            os.close(self._told)
+            self._heard = self._told = -1
 
     def _seconds(self) -> float:
         """How long nothing needs to be looked at."""
@@ -243,6 +271,7 @@ class Holder:
     def _be_child(self, parent: int, wait: int) -> None:
         """In the child: serve until told to stop, or until the holder is gone. WAIT: until a byte comes there."""
         self._poller.close()
+        self._hear_no_signals()
         os.close(self._wake)
         if self._keeper is not None:
             self._keeper.abandon()
@@ -327,4 +356,5 @@ class Holder:
         if self._domain is not None:
             self._domain.close()
         self._poller.close()
+        self._hear_no_signals()
         os.close(self._wake)
