@@ -44,17 +44,24 @@ def check_version(ctx: Context) -> Iterator[Result]:
     except _runtime_install.InstallError:
         version = None
     there = version is not None and version in _runtime_install.versions(ctx.root)
-    # A rollback is to another version, and one that no variable asks for any more is kept as it is.
+    # One that no variable asks for any more is kept as it is. A rollback is to the version that it wrote down.
     kept = not set(section.get("variables") or ["?"]) - set(section.get("orphaned") or ())
     rolled_back = section.get("runtime_state") == "rollback"
-    any_version = kept or rolled_back
+    if kept:
+        expected, good = "any version", True
+    elif rolled_back:
+        mark = _runtime_install.rolled_back(ctx.root)
+        expected = mark[1] if mark else "the version before"
+        good = version == expected
+    else:
+        expected, good = COLLECTION, str(version).rpartition("-")[0] == COLLECTION
     yield judge(
         "runtime.version",
         "configured",
-        "any version" if any_version else COLLECTION,
+        expected,
         version,
-        good=there and (any_version or str(version).rpartition("-")[0] == COLLECTION),
-        reason="other_version" if there else "not_installed",
+        good=there and good,
+        reason="not_installed" if not there else "not_rolled_back" if rolled_back else "other_version",
         source=f"{top}/current",
         remedy=f"Run provision with {STATE}.",
     )
@@ -134,7 +141,8 @@ def check_removed(ctx: Context) -> Iterator[Result]:
     ]
     if section.get("state") == "absent":
         left += [_runtime_install.TMPFILES] * (ctx.raw(_runtime_install.TMPFILES) is not None)
-        left += [f"{_runtime_install.TOP}/{name}" for name in ctx.names(_runtime_install.TOP) or []]
+        top = _runtime_install.TOP
+        left += [f"{top}/{name}" for name in ctx.names(top) or [] if _runtime_install.is_ours(name)]
     yield judge(
         "runtime.removed",
         "configured",

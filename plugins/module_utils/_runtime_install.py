@@ -50,6 +50,7 @@ FOLDERS = ("models", "servers", "samplers")
 _VERSION = re.compile(r"[0-9][0-9A-Za-z.+_]*-[0-9a-f]{12}")
 # What a run that was killed leaves.
 _LEFT_OVER = re.compile(rf"\.({_VERSION.pattern}|current|previous)\.(new|gone)")
+_OURS = re.compile(rf"{_VERSION.pattern}|current|previous|{os.path.basename(ROLLED_BACK)}|{_LEFT_OVER.pattern}")
 _FILE = re.compile(rf"({'|'.join(FOLDERS)})/[A-Za-z0-9_-][A-Za-z0-9_.-]*\.(json|env)")
 _TRIAL = "import firsttouch.cli, firsttouch.client, firsttouch.server, firsttouch.weights"
 _BROKEN = (zipfile.BadZipFile, zlib.error, configparser.Error, UnicodeDecodeError, EOFError, RuntimeError)
@@ -196,6 +197,17 @@ def versions(root: str) -> list[str]:
     ]
 
 
+def is_ours(name: str) -> bool:
+    """Whether NAME of /opt/firsttouch is ours: an `absent` removes that, and leaves what others put there."""
+    return _OURS.fullmatch(name) is not None
+
+
+def rolled_back(root: str) -> tuple[str, str] | None:
+    """(version left, version reached) of the last rollback that no `present` has ended; None without one."""
+    left, _blank, reached = (read_text(root, ROLLED_BACK) or "").strip().partition(" ")
+    return (left, reached) if reached else None
+
+
 def link(root: str, name: str) -> str | None:
     """Where the link NAME (current, previous) leads; None without one. Raises InstallError for another thing there."""
     path = os.path.join(resolve(root, TOP), name)
@@ -254,8 +266,7 @@ def _roll_back(
     if current is None:
         text = f"firsttouch_runtime_state: rollback has nothing to go back from: {TOP} holds no version"
         raise InstallError("no_previous", text)
-    mark = read_text(root, ROLLED_BACK) or ""
-    left, _blank, reached = mark.strip().partition(" ")
+    left, reached = rolled_back(root) or (None, None)
     done = reached == current
     target = current if done else previous
     if target is None:
@@ -264,9 +275,8 @@ def _roll_back(
     if target not in known:
         text = f"firsttouch_runtime_state: rollback leads to {target}, which is not complete in {TOP}"
         raise InstallError("no_previous", f"{text}; set present")
-    if not done:
-        left, mark = current, f"{current} {target}\n"
-    return (target, left if left in known else None), mark
+    left = left if done else current
+    return (target, left if left in known else None), f"{left} {target}\n"
 
 
 def _alone_in_group() -> bool:

@@ -425,6 +425,7 @@ def test_nothing_that_a_recording_cannot_hold_makes_it_incomplete(tmp_path: Path
 def test_what_is_left_over_is_named(tmp_path: Path, runtime: Runtime, absent: bool) -> None:
     installed(tmp_path)
     put(tmp_path, "/etc/firsttouch/servers/old.json", "{}\n")
+    put(tmp_path, "/opt/firsttouch/of-others/README", "a folder that somebody else has here\n")
     plan = {"sections": {"runtime": {"state": "absent"} if absent else SECTION}}
     row = answers(tmp_path, plan)["runtime.removed"]
     etc = "/etc/firsttouch"
@@ -442,8 +443,23 @@ def test_the_version_is_judged(tmp_path: Path, runtime: Runtime) -> None:
     assert answers(tmp_path)["runtime.version"].reason == "not_installed"
     row = answers(installed(tmp_path, "0.0.9-0123456789ab"))["runtime.version"]
     assert (row.status, row.reason) == ("fail", "other_version")
+
+
+def test_a_rollback_is_held_against_the_version_that_it_wrote_down(tmp_path: Path, runtime: Runtime) -> None:
     back = {"sections": {"runtime": {**SECTION, "runtime_state": "rollback"}}}
-    assert answers(tmp_path, back)["runtime.version"].status == "pass"
+    old = "0.0.9-0123456789ab"
+
+    def row() -> _verdict.Result:
+        return answers(tmp_path, back)["runtime.version"]
+
+    installed(tmp_path, old)
+    assert (row().status, row().reason) == ("fail", "not_rolled_back"), "nobody has gone back to it"
+    put(tmp_path, _runtime_install.ROLLED_BACK, f"{VERSION} {old}\n")
+    assert (row().status, row().expected) == ("pass", old)
+    installed(tmp_path)
+    assert (row().status, row().expected, row().observed) == ("fail", old, VERSION)
+    kept = {"sections": {"runtime": {**SECTION, "runtime_state": "rollback", "orphaned": SECTION["variables"]}}}
+    assert answers(tmp_path, kept)["runtime.version"].status == "pass"
 
 
 def test_a_changed_file_is_named(tmp_path: Path, runtime: Runtime) -> None:
