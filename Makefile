@@ -9,7 +9,7 @@ VENV := .venv/bin/python
 help: ## print this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
 
-demo: ## boot a bare two-node host under QEMU, provision it with one reboot, show what is live (ARGS=--help)
+demo: ## boot a bare two-node host under QEMU, provision it with one reboot, ask its server and time it (ARGS=--help)
 	@$(PYTHON) tools/bootstrap.py --testhost
 	@$(VENV) tools/demo.py $(ARGS)
 
