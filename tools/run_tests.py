@@ -12,7 +12,7 @@ import shutil
 import sys
 from collections.abc import Callable
 
-import ray_stage
+import extras
 import sanity_home
 import yaml
 from collection import COLLECTION, IMPORT, INSTALLED, ansible_env, install_tarball, link_checkout
@@ -188,11 +188,22 @@ def guests() -> None:
 
 def ray() -> None:
     """Run the actors of Ray on a real local Ray, in a virtual environment of their own."""
-    python = ray_stage.python()
+    python = extras.python("ray")
     path = {"PYTHONPATH": str(ROOT / "runtime" / "src"), "RAY_memory_monitor_refresh_ms": "0"}
     with scratch() as env:
         # Paths of sockets below TMPDIR are too long for Ray's.
         run(python, "-m", *PYTEST, "tests/actors", env={**env, **path, "RAY_TMPDIR": "/tmp"})
+
+
+def torch() -> None:
+    """Look at weights through a real torch, in a virtual environment of their own: several GB with all of CUDA."""
+    python = extras.python("torch")
+    options = ("-rA", "-c", "runtime/pyproject.toml")
+    with scratch() as env:
+        path = {"PYTHONPATH": str(ROOT / "runtime" / "src")}
+        tests = ("runtime/tests/test_weights.py", "-k", "test_torch or test_bfloat16_with_ml_dtypes")
+        run(python, "-c", "import torch, ml_dtypes", env=env)  # where they are missing the tests would be skipped
+        run(python, "-m", *PYTEST, *options, *tests, env={**env, **path})
 
 
 STAGES: dict[str, Callable[[], None]] = {
@@ -212,6 +223,7 @@ MORE_STAGES: dict[str, Callable[[], None]] = {
     "uefi": uefi,
     "guests": guests,
     "ray": ray,
+    "torch": torch,
     "runtime-all": runtime_all,
 }
 
