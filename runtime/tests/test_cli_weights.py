@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from firsttouch import _cli_weights, _linux, _progress, errors, weights
+from firsttouch import _cli_weights, _linux, _progress, cli, errors, weights
 from weights_host import Mounter, make_model
 
 
@@ -31,6 +31,17 @@ def run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
 def run_json(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, dict[str, Any]]:
     status, out, _ = run(capsys, *argv, "--json")
     return status, json.loads(out)
+
+
+def test_the_help_of_load_tells_of_the_files(capsys: pytest.CaptureFixture[str]) -> None:
+    """What the units run, `weights load --model NAME`, is found where people look for it; swap has no such option."""
+    with pytest.raises(SystemExit):
+        cli.main(["weights", "load", "--help"])
+    told = " ".join(capsys.readouterr().out.split())
+    assert "--model NAME" in told and "/etc/firsttouch/models/NAME.json" in told and "instead of MODEL" in told
+    with pytest.raises(SystemExit):
+        cli.main(["weights", "swap", "--help"])
+    assert "--model" not in capsys.readouterr().out
 
 
 def test_a_life(

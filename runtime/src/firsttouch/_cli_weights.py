@@ -111,6 +111,12 @@ def _loading(command: argparse.ArgumentParser) -> None:
     command.add_argument("--no-progress", action="store_true", help="print no progress")
 
 
+def _by_file(command: argparse.ArgumentParser) -> None:
+    # Only for the help: `firsttouch` puts the words of the file in its place before this parser sees them.
+    text = "load what /etc/firsttouch/models/NAME.json says, or NAME.json below --etc DIR: instead of MODEL"
+    command.add_argument("--model", metavar="NAME", dest="by_file", default=argparse.SUPPRESS, help=text)
+
+
 def _name(command: argparse.ArgumentParser) -> None:
     command.add_argument("name", metavar="NAME", help="the name of a loaded model")
 
@@ -418,7 +424,7 @@ def human(count: float) -> str:
 _Extra = Callable[[argparse.ArgumentParser], None]
 _COMMANDS: tuple[tuple[str, Callable[..., Any], Callable[..., None], str, tuple[_Extra, ...]], ...] = (
     ("plan", _plan, _show_plan, "Tell how many pages a model takes, and whether they can be had", (_model, _apply)),
-    ("load", _load, _show_image, "Load a model into huge pages", (_model, _loading)),
+    ("load", _load, _show_image, "Load a model into huge pages", (_model, _loading, _by_file)),
     ("swap", _swap, _show_image, "Load the next generation of a model, remove the old", (_model, _loading, _evict)),
     ("ls", _ls, _show_ls, "List what is loaded, and how many processes have it mapped", ()),
     ("verify", _verify, _show_verify, "Check a loaded model", (_name, _deep)),
