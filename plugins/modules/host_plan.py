@@ -14,13 +14,8 @@ description:
     pages on which node, which CPUs, which boot arguments, which sysctls is decided here and nowhere else.
   - What does not fit is refused with numbers, all of it at once, before anything is written.
   - Reads only; changes nothing.
-attributes:
-  check_mode:
-    support: full
-    description: Changes nothing at all.
-  diff_mode:
-    support: none
-    description: There is nothing to compare.
+extends_documentation_fragment:
+  - firsttouch.host._attributes.reads_only
 options:
   intent:
     description:

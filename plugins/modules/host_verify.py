@@ -16,16 +16,8 @@ description:
     read is V(not_evaluated) with its path, never V(pass).
   - Reads only. The measured layer tries for a moment, in child processes, to take real-time priority and to
     place a little memory on each node, as M(firsttouch.host.numa_placement_verify) does.
-attributes:
-  check_mode:
-    support: full
-    description: Reads only, so it does the same in check mode.
-  diff_mode:
-    support: none
-    description: There is nothing to compare.
-  idempotent:
-    support: full
-    description: Changes nothing.
+extends_documentation_fragment:
+  - firsttouch.host._attributes.reads_only
 options:
   plan:
     description:

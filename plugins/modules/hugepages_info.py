@@ -18,16 +18,8 @@ description:
     fails because of what a host shows.
 author:
   - First Touch contributors (@firsttouch)
-attributes:
-  check_mode:
-    support: full
-    description: Changes nothing in either mode.
-  diff_mode:
-    support: none
-    description: Changes nothing.
-  idempotent:
-    support: full
-    description: Changes nothing.
+extends_documentation_fragment:
+  - firsttouch.host._attributes.reads_only
 options:
   sysroot:
     description:

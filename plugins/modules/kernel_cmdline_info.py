@@ -16,13 +16,9 @@ description:
     arguments hold in every layer.
   - Nothing is executed. /etc/default/grub and its drop-ins are evaluated, not sourced.
   - What cannot be read or must not be guessed is a row of RV(problems), not a failure.
+extends_documentation_fragment:
+  - firsttouch.host._attributes.reads_only
 attributes:
-  check_mode:
-    support: full
-    description: Reads only.
-  diff_mode:
-    support: none
-    description: Changes nothing.
   platform:
     platforms: linux
     support: full

@@ -13,16 +13,8 @@ description:
   - A kubelet counts huge pages once, when it starts, and does not see who else uses them. This compares what its
     node offers with the pools of the host, and finds what the API server would refuse about pods.
   - Talks to no cluster, the objects are given. It never fails because of what a host or an object shows.
-attributes:
-  check_mode:
-    support: full
-    description: Changes nothing in either mode.
-  diff_mode:
-    support: none
-    description: Changes nothing.
-  idempotent:
-    support: full
-    description: Changes nothing.
+extends_documentation_fragment:
+  - firsttouch.host._attributes.reads_only
 options:
   node:
     description:

@@ -23,16 +23,8 @@ description:
   - On a host whose topology is hidden the kernel's word about nodes proves nothing, and the result says so.
     What the kernel, a cpuset or a security policy refuses is V(not_evaluated) with the reason, never
     V(pass).
-attributes:
-  check_mode:
-    support: full
-    description: Changes nothing, so it does the same in check mode.
-  diff_mode:
-    support: none
-    description: There is nothing to compare.
-  idempotent:
-    support: full
-    description: Changes nothing.
+extends_documentation_fragment:
+  - firsttouch.host._attributes.reads_only
 options:
   trust:
     description:

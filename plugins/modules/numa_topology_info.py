@@ -17,16 +17,8 @@ description:
   - It judges a number of nodes when O(expect_nodes) is given; it never fails because of what a host shows.
 author:
   - First Touch contributors (@firsttouch)
-attributes:
-  check_mode:
-    support: full
-    description: Changes nothing in either mode.
-  diff_mode:
-    support: none
-    description: Changes nothing.
-  idempotent:
-    support: full
-    description: Changes nothing.
+extends_documentation_fragment:
+  - firsttouch.host._attributes.reads_only
 options:
   sysroot:
     description:

@@ -16,16 +16,8 @@ description:
     seen and which way it points. Hypervisor, nodes against sockets and level 3 caches, distances, memory
     per node, devices, firmware tables, and the CPUs of a guest against the cores of a socket.
   - Reads only. Absent, unreadable, not evaluated and wrong are four different answers.
-attributes:
-  check_mode:
-    support: full
-    description: Reads only, so it does the same in check mode.
-  diff_mode:
-    support: none
-    description: There is nothing to compare.
-  idempotent:
-    support: full
-    description: Changes nothing.
+extends_documentation_fragment:
+  - firsttouch.host._attributes.reads_only
 options:
   expected:
     description:

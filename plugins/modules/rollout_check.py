@@ -17,13 +17,8 @@ description:
     and names the nearest right name.
   - Resolves each hook that a host of the play has to an absolute path and fails when the file is missing or is no list
     of tasks.
-attributes:
-  check_mode:
-    support: full
-    description: Changes nothing at all.
-  diff_mode:
-    support: none
-    description: There is nothing to compare.
+extends_documentation_fragment:
+  - firsttouch.host._attributes.reads_only
 options:
   hooks:
     description:

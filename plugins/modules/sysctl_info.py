@@ -18,13 +18,8 @@ description:
   - A foreign key that the kernel lacks is a note and never fails the wanted ones.
 author:
   - First Touch contributors (@firsttouch)
-attributes:
-  check_mode:
-    support: full
-    description: Changes nothing; runs the same in check mode.
-  diff_mode:
-    support: N/A
-    description: Changes nothing.
+extends_documentation_fragment:
+  - firsttouch.host._attributes.reads_only
 options:
   want:
     description:

@@ -13,13 +13,8 @@ description:
   - Runs on the controller only; the host is not contacted.
   - Makes a host count as unreachable or as failed after the reports of the whole fleet are written, so that the exit
     code of C(ansible-playbook) tells it.
-attributes:
-  check_mode:
-    support: full
-    description: Changes nothing at all.
-  diff_mode:
-    support: none
-    description: There is nothing to compare.
+extends_documentation_fragment:
+  - firsttouch.host._attributes.reads_only
 options:
   unreachable:
     description:
