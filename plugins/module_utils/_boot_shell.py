@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A parser for the part of the POSIX shell language that /etc/default/grub is written in.
 
-grub-mkconfig sources the file with /bin/sh (dash on Debian), so dash decides what a construct means.
+grub-mkconfig sources the file with /bin/sh (dash on Debian), so dash decides what a construct means. Where it is
+bash, which says nothing else of this subset, `name+=` is understood too.
 Nothing is ever executed: a command substitution becomes an Opaque part, and what is not understood is
 refused with its line. The grammar is that of POSIX.1-2017, XCU 2.
 """
@@ -194,13 +195,14 @@ class Parser(WordReader):
 
     def _assign(self, match: re.Match[str]) -> Assign:
         line = self._line()
-        if match.group(2) == "+=":
+        append = match.group(2) == "+="
+        if append and not self.bash:
             raise self._refuse(f"{match.group(1)}+= is bash only; grub-mkconfig runs under sh")
         self.pos = match.end()
         word = self._word(tilde=True)
         if self._peek() == "(":
             raise self._refuse("an array is bash only; grub-mkconfig runs under sh")
-        return Assign(match.group(1), word, line)
+        return Assign(match.group(1), word, line, append)
 
     def _redirect(self) -> bool:
         match = _REDIRECT.match(self.text, self.pos)

@@ -68,11 +68,12 @@ class Word:
 
 @dataclass(frozen=True)
 class Assign:
-    """`name=word`."""
+    """`name=word`, or `name+=word`."""
 
     name: str
     word: Word
     line: int
+    append: bool = False
 
 
 @dataclass

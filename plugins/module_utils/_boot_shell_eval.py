@@ -8,6 +8,7 @@ both ways, and what differs between them becomes opaque.
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import replace
 
@@ -30,7 +31,7 @@ from ._boot_shell_ast import (
 )
 from ._boot_shell_test import evaluate_test
 from ._boot_types import BootError, Origin, Problem, Source, Step, Value
-from ._files import read_text
+from ._files import read_text, resolve
 
 _MAX_SOURCES = 8
 # Set by grub-mkconfig itself, or by whoever runs it, before the files are read.
@@ -61,6 +62,7 @@ class Evaluator:
             name: Value(tuple((char, None) for char in text)) for name, text in (preset or {}).items()
         }
         self.steps: list[Step] = []
+        self._bash = _sh_is_bash(root)
         self._stack: list[str] = []
         self._text = ""
 
@@ -74,7 +76,7 @@ class Evaluator:
         outer, self._text = self._text, text
         self._stack.append(path)
         try:
-            return self._run(Parser(self._text).parse())
+            return self._run(Parser(self._text, self._bash).parse())
         except ShellError as exc:
             raise BootError(exc.reason, exc.text, self._stack[-1], exc.line) from exc
         finally:
@@ -109,8 +111,9 @@ class Evaluator:
             if (operator == "&&" and not status) or (operator == "||" and status):
                 continue
             status = self._pipeline(pipeline, guarded)
-            if status is False and not guarded:
-                # grub-mkconfig runs under `set -e`
+            if status is False and not guarded and isinstance(pipeline.commands[0], Simple):
+                # grub-mkconfig runs under `set -e`, which passes over a block whose last command failed where
+                # it was tested: POSIX.1-2017, XCU 2.14 set
                 raise self._refuse(node.line, "the command fails, which ends grub-mkconfig", "command_fails")
         return status
 
@@ -228,7 +231,7 @@ class Evaluator:
             return builtin(node)
         if name in ("false", "echo"):
             return name == "echo"
-        if tested and name is not None and name not in _STATEFUL:
+        if tested and name is not None and (name not in _STATEFUL or _only_asks(node)):
             return None
         shown = (
             name
@@ -248,6 +251,8 @@ class Evaluator:
     def _assign(self, node: Assign) -> None:
         here = Source(self._file, node.line)
         value = self.expand(node.word)
+        if node.append:
+            value = _concatenate([self._param(Param(node.name, "", None, True, node.line)), value])
         sources = tuple(dict.fromkeys((*value.sources, here)))
         self._set(node, replace(value, sources=sources))
 
@@ -380,6 +385,20 @@ def _concatenate(values: list[Value]) -> Value:
 
 def _parts(node: Simple) -> list[Part]:
     return [part for assign in node.assigns for part in assign.word.parts]
+
+
+def _sh_is_bash(root: str) -> bool:
+    """Whether the /bin/sh of the sysroot ROOT is bash, as on RHEL and SUSE."""
+    try:
+        return os.path.basename(resolve(root, "/bin/sh")) == "bash"
+    except OSError:
+        return False
+
+
+def _only_asks(node: Simple) -> bool:
+    """Whether NODE is `command -v NAME`, which runs nothing."""
+    words = [word.literal() if isinstance(word, Word) else None for word in node.words]
+    return words[:1] == ["command"] and words[1:2] in (["-v"], ["-V"])
 
 
 def _line(node: Command) -> int:

@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
+from collections.abc import Callable
 
 from ._files import resolve
 
@@ -16,6 +18,16 @@ _INTEGER = {
     "-gt": lambda a, b: a > b,
     "-ge": lambda a, b: a >= b,
 }
+# root, who runs grub-mkconfig, may read every file, and execute it where anybody may.
+_FILE_TESTS: dict[str, Callable[[os.stat_result], bool]] = {
+    "-e": lambda info: True,
+    "-f": lambda info: stat.S_ISREG(info.st_mode),
+    "-d": lambda info: stat.S_ISDIR(info.st_mode),
+    "-r": lambda info: True,
+    "-s": lambda info: info.st_size > 0,
+    "-x": lambda info: stat.S_ISDIR(info.st_mode) or bool(info.st_mode & 0o111),
+}
+_NUMBER = re.compile(r"[ \t\n]*[-+]?[0-9]+[ \t\n]*")
 
 
 def evaluate_test(fields: list[str | None], root: str) -> bool | None:
@@ -51,7 +63,7 @@ def _unary(operator: str, operand: str, root: str) -> bool | None:
         return not operand
     if not operator.startswith("-"):
         return False  # an error, which is not true either
-    if operator not in ("-e", "-f", "-d", "-s") or not operand.startswith("/"):
+    if operator not in _FILE_TESTS or not operand.startswith("/"):
         return None
     try:
         info = os.stat(resolve(root, operand))
@@ -59,13 +71,7 @@ def _unary(operator: str, operand: str, root: str) -> bool | None:
         return False
     except OSError:
         return None
-    checks = {
-        "-e": True,
-        "-f": stat.S_ISREG(info.st_mode),
-        "-d": stat.S_ISDIR(info.st_mode),
-        "-s": info.st_size > 0,
-    }
-    return checks[operator]
+    return _FILE_TESTS[operator](info)
 
 
 def _binary(left: str, operator: str, right: str) -> bool | None:
@@ -74,8 +80,7 @@ def _binary(left: str, operator: str, right: str) -> bool | None:
     if operator == "!=":
         return left != right
     if operator in _INTEGER:
-        try:
-            return bool(_INTEGER[operator](int(left, 10), int(right, 10)))
-        except ValueError:
-            return None
+        if not all(_NUMBER.fullmatch(text) for text in (left, right)):
+            return False  # the shell complains, which is not true either
+        return bool(_INTEGER[operator](int(left), int(right)))
     return None

@@ -16,10 +16,11 @@ _OPERATOR = re.compile(r":?[-+=?]|%%?|##?")
 
 
 class WordReader:
-    """Reads words from `text` at `pos`. Raises ShellError."""
+    """Reads words from `text` at `pos`; `bash`: as that shell does. Raises ShellError."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, bash: bool = False) -> None:
         self.text = text
+        self.bash = bash
         self.pos = 0
 
     def _line(self, pos: int | None = None) -> int:
@@ -68,7 +69,8 @@ class WordReader:
         match = _KEYWORD.match(self.text, self.pos)
         if not match:
             return ""
-        after = self.text[match.end() : match.end() + 1]
+        end = self._past_continuations(match.end())
+        after = self.text[end : end + 1]
         return match.group() if not after or after in META else ""
 
     def _word(self, tilde: bool = False) -> Word:

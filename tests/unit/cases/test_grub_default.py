@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -273,7 +275,55 @@ ACCEPTED = [
     ("GRUB_DISTRIBUTOR=`( . /etc/os-release && echo ${NAME} )`\nGRUB_CMDLINE_LINUX=a\n", "a"),
     ("GRUB_DISTRIBUTOR=$(if [ a ]; then echo ')'; fi)\nGRUB_CMDLINE_LINUX=a\n", "a"),
     ('GRUB_CMDLINE_LINUX="a"\nunset GRUB_CMDLINE_LINUX\n', None),
+    ("GRUB_CMDLINE_LINUX=a\nif [ -n b ]; then [ c = d ] && GRUB_CMDLINE_LINUX=b; fi\n:\n", "a"),
+    ("GRUB_CMDLINE_LINUX=a\n{ [ c = d ] && GRUB_CMDLINE_LINUX=b; }\n:\n", "a"),
+    ("if true; then GRUB_CMDLINE_LINUX=a; fi\\\n", "a"),
+    ("case a in a) GRUB_CMDLINE_LINUX=a ;; esac\\\n\n", "a"),
+    ('GRUB_CMDLINE_LINUX=a\nif [ "$GRUB_TIMEOUT" -gt 5 ]; then GRUB_CMDLINE_LINUX=b; fi\n', "a"),
+    ("[ -r /etc/no/local ] && . /etc/no/local\nGRUB_CMDLINE_LINUX=a\n", "a"),
+    ("GRUB_CMDLINE_LINUX=a\nif [ -x /etc/no/tool ]; then GRUB_CMDLINE_LINUX=b; fi\n", "a"),
+    ("if command -v no-such-tool >/dev/null 2>&1; then GRUB_TIMEOUT=1; fi\nGRUB_CMDLINE_LINUX=a\n", "a"),
 ]
+
+
+def test_a_block_that_fails_where_nothing_tests_it_ends_grub_mkconfig(tmp_path: Path) -> None:
+    put(tmp_path, "/etc/default/grub", "if true; then\n[ a = b ]\nfi\nGRUB_CMDLINE_LINUX=a\n")
+    assert [(row["reason"], row["line"]) for row in info(tmp_path)["problems"]] == [("command_fails", 2)]
+
+
+@pytest.mark.parametrize(("mode", "wanted"), [(0o644, "r"), (0o755, "r x")])
+def test_a_file_that_is_there_may_be_read_and_executed_by_its_mode(
+    mode: int, wanted: str, tmp_path: Path
+) -> None:
+    put(tmp_path, "/etc/site/tool", "").chmod(mode)
+    lines = "".join(
+        f'if [ -{flag} /etc/site/tool ]; then {LINUX}="${{{LINUX}:+${LINUX} }}{flag}"; fi\n' for flag in "rx"
+    )
+    put(tmp_path, "/etc/default/grub", lines)
+    assert value(info(tmp_path), LINUX) == wanted
+
+
+@pytest.mark.parametrize("shell", ["bash", "dash"])
+def test_an_appended_value_where_sh_is_bash(shell: str, tmp_path: Path) -> None:
+    put(tmp_path, f"/usr/bin/{shell}", "")
+    (tmp_path / "bin").symlink_to("usr/bin")
+    (tmp_path / "usr/bin/sh").symlink_to(shell)
+    text = f'{LINUX}="ro"\n{LINUX}+=" quiet"\nexport {LINUX}+=\' x=1\'\nGRUB_NEW+=a\n'
+    put(tmp_path, "/etc/default/grub", text)
+    document = info(tmp_path)
+    if shell == "dash":
+        assert [row["line"] for row in document["problems"]] == [2]
+        return
+    assert value(document, LINUX) == "ro quiet x=1" and not document["problems"]
+    real = shutil.which("bash")
+    if real:
+        script = f". '{tmp_path}/etc/default/grub'; printf %s \"${LINUX}\""
+        told = subprocess.run(
+            [real, "--posix", "-ec", script], env={}, capture_output=True, text=True, check=True
+        )
+        assert told.stdout == "ro quiet x=1"
+    assert not change(tmp_path).get("failed")
+    assert normal_line(info(tmp_path)) == ["ro", "quiet", "x=1", *WANT]
 
 
 @pytest.mark.parametrize(("text", "wanted"), ACCEPTED)
