@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from . import _files
+from ._collect_scrub import same
 from ._intent import Refusal
 from ._kernel_facts import KernelFacts
 from ._topology_host import MANIFEST
@@ -32,9 +33,10 @@ REBOOT = "firsttouch_reboot"
 CONFLICT = "firsttouch_on_conflict"
 FLOOR = "firsttouch_reserve_floor_bytes"
 _T = TypeVar("_T")
-_REMEDIES = {
+REMEDIES = {
     "permission_denied": "Run the verification as root.",
     "not_recorded": "It could not be read when the host was recorded: record it again, as root.",
+    "scrubbed": "Addresses and ids were replaced when the host was recorded: record it without scrubbing.",
 }
 
 
@@ -86,16 +88,18 @@ class Context:
         intent: Mapping[str, Any] | None = None,
         unusable: tuple[str, str] | None = None,
         refusals: Sequence[Refusal] = (),
+        is_recorded: bool = False,
     ) -> None:
-        """RECORDED is the host's own plan.json when PLAN comes from elsewhere, UNUSABLE (reason, text) why it cannot be
-        used although it is there. With REFUSALS the intent does not fit the host, and PLAN is what is held against it
-        instead."""
+        """PLAN is the host's own plan.json when it IS_RECORDED; else RECORDED is, and UNUSABLE (reason, text) why it
+        cannot be used although it is there. With REFUSALS the intent does not fit the host, and PLAN is what is held
+        against it instead."""
         self.plan = plan
         self.root = root
         self.live = os.path.realpath(root) == "/"
         self.recorded = recorded
         self.unusable = unusable
         self.refusals = refusals
+        self.is_recorded = is_recorded
         self.intent: Mapping[str, Any] = intent if intent is not None else plan.get("intent") or {}
         self._kept: dict[str, Any] = {}
 
@@ -153,6 +157,16 @@ class Context:
         found = {} if self.live else self.keep("recording", lambda: self.parsed(MANIFEST, json.loads))
         return found if isinstance(found, Mapping) else {}
 
+    def same(self, path: str, found: str, planned: str, recorded: str | None) -> bool | None:
+        """Whether the text FOUND at PATH is the one PLANNED; RECORDED is the one of the host's own plan.json.
+
+        A recording has stand-ins for addresses, ids and the like, the same ones in all of its files: FOUND is right
+        where it is that of its plan.json, and that is the one planned but for these. None where there is no such text.
+        """
+        if found == planned or self.live or self.is_recorded or not same(path, found, planned):
+            return found == planned
+        return None if recorded is None else found == recorded
+
     def left_out(self, path: str) -> bool:
         """Whether PATH, or a directory above it, is on the recorded host and could not be read there."""
         try:
@@ -202,7 +216,7 @@ def answered(check: Check, ctx: Context, layer: str | None = None) -> Iterator[R
             observed=str(exc),
             source=exc.path,
             intended=check.intended(ctx),
-            remedy=_REMEDIES.get(exc.reason, "Look at that file: it is not what the kernel or a package puts there."),
+            remedy=REMEDIES.get(exc.reason, "Look at that file: it is not what the kernel or a package puts there."),
         )
     except Exception as exc:  # noqa: BLE001  a defect in one check must not hide what the others found
         yield Result(check.unanswered, "error", layer, None, f"{type(exc).__name__}: {exc}", "check_broke")

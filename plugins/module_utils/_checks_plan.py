@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ._checks_host import Check, Context
+from ._checks_host import REMEDIES, Check, Context
+from ._collect_scrub import same
 from ._intent import PREFIX
 from ._plan_document import significant
 from ._record import PLAN
@@ -81,6 +83,14 @@ def check_drift(ctx: Context) -> Iterator[Result]:
         return
     wanted, recorded = _parts(ctx.plan), _parts(ctx.recorded)
     changed = sorted(name for name in wanted if wanted[name] != recorded.get(name))
+    unsure = [] if ctx.live else [name for name in changed if _same_scrubbed(wanted[name], recorded.get(name))]
+    changed = [name for name in changed if name not in unsure]
+    if unsure and not changed:
+        remedy = REMEDIES["scrubbed"]
+        yield skipped(
+            "plan.drift", "configured", "scrubbed", observed=unsure, source=PLAN, remedy=remedy, intended=False
+        )
+        return
     yield judge(
         "plan.drift",
         "configured",
@@ -91,6 +101,12 @@ def check_drift(ctx: Context) -> Iterator[Result]:
         remedy="Run provision: the inventory asks for something else than this host was provisioned with.",
         soft=True,
     )
+
+
+def _same_scrubbed(wanted: Any, recorded: Any) -> bool:
+    """Whether these parts of a plan differ in nothing but what a recording has stand-ins for."""
+    first, second = (json.dumps(part, sort_keys=True) for part in (wanted, recorded))
+    return same(PLAN, first, second)
 
 
 def check_orphans(ctx: Context) -> Iterator[Result]:

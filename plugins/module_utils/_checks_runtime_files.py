@@ -4,19 +4,15 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from . import _files, _runtime_install
-from ._checks_host import MODELS, SERVERS, Check, Context
-from ._collect_scrub import Scrubber
+from ._checks_host import MODELS, REMEDIES, SERVERS, Check, Context
 from ._plan_document import COLLECTION
 from ._verdict import Result, judge, skipped
 
 STATE = "firsttouch_runtime_state"
-# What a recording has in the place of addresses.
-_STAND_IN = re.compile(r"192\.0\.2\.\d+|2001:db8::[0-9a-f]+")
 _VARIABLES = {"models": MODELS, "servers": SERVERS, "samplers": SERVERS}
 
 
@@ -94,31 +90,29 @@ def check_version(ctx: Context) -> Iterator[Result]:
     )
 
 
-def _nameless(path: str, text: str) -> str:
-    """TEXT as a recording has it, where an address has another stand-in on each host."""
-    return _STAND_IN.sub("ADDRESS", Scrubber(()).text(path, text))
-
-
 def check_files(ctx: Context) -> Iterator[Result]:
     """What units and samplers read, word for word as planned."""
     section = ctx.section("runtime")
     etc = _runtime_install.ETC
     texts = {f"{etc}/{name}": str(text) for name, text in (section.get("files") or {}).items()}
     texts[_runtime_install.TMPFILES] = _runtime_install.TMPFILES_TEXT
+    recorded = ((((ctx.recorded or {}).get("sections") or {}).get("runtime") or {}).get("files")) or {}
     for path, text in texts.items():
         folder, name = path.split("/")[-2:]
         identity = f"runtime.file.{folder}/{name}"
         if ctx.unrecorded(os.path.dirname(path)) and ctx.unrecorded(etc):
             yield skipped(identity, "configured", "not_recorded", source=path)
             continue
-        found, wanted = ctx.raw(path), text
-        if not ctx.live and found is not None:
-            found, wanted = _nameless(path, found), _nameless(path, text)
+        found, own = ctx.raw(path), recorded.get(f"{folder}/{name}")
+        as_planned = found is not None and ctx.same(path, found, text, own)
+        if as_planned is None:
+            yield skipped(identity, "configured", "scrubbed", source=path, remedy=REMEDIES["scrubbed"])
+            continue
         yield judge(
             identity,
             "configured",
             "as planned",
-            None if found is None else "as planned" if found == wanted else "changed",
+            None if found is None else "as planned" if as_planned else "changed",
             reason="missing" if found is None else "changed_by_hand",
             source=path,
             remedy=f"Run provision with {_VARIABLES.get(folder, STATE)}.",

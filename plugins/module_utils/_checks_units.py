@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from . import _files
-from ._checks_host import HUGEPAGES, MODELS, MOUNTS, SERVERS, Check, Context, Unreadable
+from ._checks_host import HUGEPAGES, MODELS, MOUNTS, REMEDIES, SERVERS, Check, Context, Unreadable
 from ._checks_mounts import read_mounts
 from ._systemd import UNIT_DIR, install_links, with_marker
 from ._verdict import Result, judge, skipped
@@ -16,8 +17,12 @@ _RUN = "/run/systemd/units"
 
 
 def _planned(ctx: Context) -> dict[str, str]:
+    return _units_of(ctx.plan)
+
+
+def _units_of(plan: Mapping[str, Any]) -> dict[str, str]:
     units: dict[str, str] = {}
-    for section in (ctx.plan.get("sections") or {}).values():
+    for section in (plan.get("sections") or {}).values():
         if isinstance(section, Mapping) and section.get("state") != "absent":
             units.update({str(name): str(text) for name, text in (section.get("units") or {}).items()})
     return units
@@ -38,9 +43,13 @@ def check_units(ctx: Context) -> Iterator[Result]:
             yield skipped(f"units.{name}.file", "configured", "not_recorded", source=path)
             continue
         text = ctx.text(path)
-        found = (
-            None if text is None else "as planned" if text == with_marker(content).strip() else "different"
-        )
+        recorded = _units_of(ctx.recorded or {}).get(name)
+        own = None if recorded is None else with_marker(recorded).strip()
+        as_planned = text is not None and ctx.same(path, text, with_marker(content).strip(), own)
+        if as_planned is None:
+            yield skipped(f"units.{name}.file", "configured", "scrubbed", source=path, remedy=REMEDIES["scrubbed"])
+            continue
+        found = None if text is None else "as planned" if as_planned else "different"
         yield judge(
             f"units.{name}.file",
             "configured",

@@ -6,8 +6,11 @@ One value becomes one stand-in everywhere, so that the UUID of a boot entry stil
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterable
+
+from . import _collect_paths as paths
 
 _HEX = "0-9a-fA-F"
 _UUID = re.compile(rf"\b[{_HEX}]{{8}}-(?:[{_HEX}]{{4}}-){{3}}[{_HEX}]{{12}}\b")
@@ -18,14 +21,36 @@ _IPV4 = re.compile(r"(?<![\w.-])(?:\d{1,3}\.){3}\d{1,3}(?![\w.-])")
 _IPV6 = re.compile(
     rf"(?<![\w:.])(?=[{_HEX}:]*::|(?:[{_HEX}]{{1,4}}:){{7}})[{_HEX}]{{0,4}}(?::[{_HEX}]{{0,4}}){{2,7}}(?![\w:])"
 )
-_SECRET = re.compile(
-    r"(?i)((?:[\w.-]*(?:passw|passphrase|secret|token|credential|api_?key|luks\.key|private)[\w.-]*)\s*[=:]\s*)"
-    r"(\"[^\"]*\"|'[^']*'|[^\s\"']+)"
+# What a key with a secret for its value has in its name. `private` alone is none: PrivateTmp= of systemd.
+_WORD = (
+    r"(?:passw|passphrase|secret|token|credential|api_?key|access_?key|auth_?key|private_?key|fastopen_key|luks\.key)"
 )
-# The same in JSON, where only a text is one: a list of kernel arguments is called tokens in plan.json.
-_JSON_SECRET = re.compile(
-    r"(?i)(\"[^\"\n]*(?:passw|passphrase|secret|token|credential|api_?key|private)[^\"\n]*\"\s*:\s*)\"(?:[^\"\\\n]|\\.)*\""
+# What tells nothing although its key has such a name: CONFIG_SECRETMEM=y, --authentication-token-webhook=true.
+_NO_SWITCH = r"(?!(?:y|n|m|yes|no|true|false|on|off)(?![^\s\"',;\\]))"
+_VALUE = rf"{_NO_SWITCH}(?:\"[^\"\n]*\"|'[^'\n]*'|[^\s\"']+)"
+_SECRETS = (
+    # As INI and YAML files have it, with space around the sign: the rest of the line.
+    rf"(?im)^([ \t]*(?:-[ \t]+)?[\w.-]*{_WORD}[\w.-]*(?:[ \t]+=[ \t]*|:[ \t]+)){_NO_SWITCH}\S.*$",
+    rf"(?i)([\w.-]*{_WORD}[\w.-]*(?:[ \t]*=[ \t]*|:[ \t]+)){_VALUE}",
+    # An option of a command, and its value as the next word.
+    rf"(?i)(?<![\w-])(--?[\w-]*{_WORD}[\w-]*[ \t]+)(?![-\\]){_VALUE}",
+    r"(?i)(\bauthorization[ \t]*[:=][ \t]*\S+[ \t]+|\bbearer[ \t]+)[\w.~+/=-]{8,}",
 )
+_SECRET = tuple(re.compile(pattern) for pattern in _SECRETS)
+# Who logs in, in an address; and tokens that tell what they are by their form: JWT, AWS, GitHub, GitLab, Hugging Face.
+_URL_USER = re.compile(r"(?:(?<=://)|(?<=\biscsi:))[^\s/@\"']+(?=@)")
+_TOKEN = re.compile(
+    r"\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*|\b(?:AKIA|ASIA)[0-9A-Z]{16}\b"
+    r"|\b(?:gh[pousr]|github_pat|glpat|hf)[_-][A-Za-z0-9_]{16,}"
+)
+# People, and not instances of units: getty@tty1.service.
+_MAIL = re.compile(
+    r"(?<![\w.+@:/-])[A-Za-z0-9][\w.+-]*@(?![\w.-]+\.(?:service|mount|socket|slice|timer|target|path)\b)"
+    r"(?:[A-Za-z0-9-]+\.)+[A-Za-z]{2,}\b"
+)
+_STRING = re.compile(r'"(?:[^"\\\n]|\\.)*"')
+# In JSON only a text is a secret: a list of kernel arguments is called tokens in plan.json.
+_JSON_SECRET = re.compile(rf'(?i)("[^"\n]*{_WORD}[^"\n]*"\s*:\s*){_STRING.pattern}')
 _PEM = re.compile(r"(?s)-----BEGIN [A-Z0-9 ]+-----.*?(?:-----END [A-Z0-9 ]+-----|\Z)")
 # GRUB's `password USER TEXT`, in grub.cfg and in what makes it.
 _PASSWORD = re.compile(r"(?m)^(\s*password[ \t]+\S+[ \t]+)\S.*$")
@@ -34,8 +59,23 @@ _SERIAL = re.compile(r"(?im)^(serial\w*\s*:\s*)\S.*$")
 _BUILDER = re.compile(r"\([^()\s]+@[^()\s]+\)")
 _REMOTE = re.compile(r"^(?:nfs\d?|cifs|smb3|ceph|lustre|9p|glusterfs|fuse\..*|afs|virtiofs)$")
 _OVERLAY = re.compile(r"((?:lower|upper|work)dir\+?)=[^,\s]+")
+# Words of the files themselves: a host that is called boot or service must not take them away.
 _PLAIN_NAMES = frozenset(
-    ("localhost", "debian", "ubuntu", "fedora", "linux", "rocky", "centos", "alma", "host", "kernel")
+    word.lower()
+    for text in (
+        *paths.CONTENT,
+        *paths.PRESENCE,
+        *paths.LINKS,
+        "localhost debian ubuntu fedora linux rocky centos alma rhel redhat oracle amazon suse host name unit service",
+        "install mount slice socket target timer path exec execstart type where what options after before requires",
+        "wants multi user swap root quiet splash single rescue recovery domain managed_irq nohz isolcpus hugepages",
+        "hugepagesz irqaffinity console set menuentry submenu initrd title version saved next_entry saved_entry",
+        "node nodes cpu cpus cpulist memory size count pagesize group mode gid uid hugetlbfs tmpfs rw auto default",
+        "present absent state sections topology intent plan servers server models model samplers sampler weights",
+        "static policy entries processor flags numa trust true false none null yes off always never madvise",
+    )
+    for word in re.split(r"[^A-Za-z_]+", text)
+    if word
 )
 _SYSTEM_MOUNTS = frozenset(
     ("/", "/boot", "/boot/efi", "/efi", "/dev", "/dev/shm", "/dev/hugepages", "/proc", "/sys", "/run")
@@ -52,12 +92,14 @@ class Scrubber:
     """Replaces names, addresses and identifiers.
 
     NAMES are the host's own; one that is part of KEEP, a text that must stay whole, or a common word stays.
+    Without DISTINCT all addresses have one stand-in, and so have all UUIDs and the like.
     """
 
-    def __init__(self, names: Iterable[str], keep: str = "") -> None:
+    def __init__(self, names: Iterable[str], keep: str = "", *, distinct: bool = True) -> None:
+        self._distinct = distinct
         wanted = {part for name in names for part in (name, name.partition(".")[0]) if len(part) > 2}
         own = sorted(
-            (name for name in wanted if name.lower() not in _PLAIN_NAMES and name not in keep), key=len
+            (name for name in wanted if not _plain(name) and name not in keep), key=len
         )
         pattern = "|".join(re.escape(name) for name in reversed(own))
         self._names = re.compile(rf"(?<![\w-])(?:{pattern})(?![\w-])", re.IGNORECASE) if pattern else None
@@ -87,10 +129,28 @@ class Scrubber:
         if path == "/proc/version":
             text = _BUILDER.sub("(builder@host)", text)
         text = _SERIAL.sub(r"\g<1>0", _PBKDF2.sub("grub.pbkdf2.removed", text))
+        text = _JSON_SECRET.sub(r'\g<1>"removed"', text)
+        if path.endswith(".json"):
+            return _STRING.sub(lambda match: self._string(path, match.group(0)), text)
+        return self._lines(path, text)
+
+    def _string(self, path: str, literal: str) -> str:
+        """A string of JSON: scrubbed as the text that it is, whose lines end where its own say so."""
+        try:
+            text = json.loads(literal)
+        except ValueError:
+            return self._lines(path, literal)
+        scrubbed = self._lines(path, text)
+        return literal if scrubbed == text else json.dumps(scrubbed)
+
+    def _lines(self, path: str, text: str) -> str:
         text = _PASSWORD.sub(r"\g<1>removed", _PEM.sub("removed", text))
-        text = _SECRET.sub(r"\g<1>removed", _JSON_SECRET.sub(r'\g<1>"removed"', text))
+        for pattern in _SECRET:
+            text = pattern.sub(r"\g<1>removed", text)
+        text = _TOKEN.sub("removed", _URL_USER.sub("removed", text))
         text = self._ids(text)
         if path.startswith(_ADDRESSED):
+            text = _MAIL.sub("somebody@example.org", text)
             text = self._numbered(_MAC, text, lambda n: f"02:00:00:00:00:{n % 256:02x}")
             text = self._numbered(_IPV4, text, lambda n: f"192.0.2.{n % 256}", _is_special)
             text = self._numbered(_IPV6, text, lambda n: f"2001:db8::{n:x}", lambda old: old in ("::1", "::"))
@@ -111,11 +171,24 @@ class Scrubber:
     ) -> str:
         def stand_in(match: re.Match[str]) -> str:
             old = match.group(0)
+            if not self._distinct:
+                return old if keep(old) else name(0)
             if keep(old) or old in self._seen.values():
                 return old
             return self._seen.setdefault(old, name(len(self._seen) + 1))
 
         return pattern.sub(stand_in, text)
+
+
+def same(path: str, first: str, second: str) -> bool:
+    """Whether FIRST and SECOND are the same text for PATH once both are scrubbed, whatever the number of a stand-in."""
+    one, two = (Scrubber((), distinct=False).text(path, text) for text in (first, second))
+    return one == two
+
+
+def _plain(name: str) -> bool:
+    """Whether a host called NAME would take a word away that our readers look for: a folder, a unit, an argument."""
+    return name.lower() in _PLAIN_NAMES
 
 
 def _is_special(address: str) -> bool:

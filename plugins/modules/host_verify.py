@@ -239,14 +239,16 @@ def context_of(module):
     if given["plan"] is not None:
         return Context(given["plan"], root)
     if given["intent"] is None:
-        return Context(recorded or {}, root)
+        return Context(recorded or {}, root, is_recorded=True)
     intent = given["intent"]
     if recorded and not manages(intent):
         intent = {**recorded["intent"], **intent}
     planned = make_plan(intent, facts_for(intent, root), recorded)
     if planned.refusals:
         # A CPU or a DIMM that was lost must not end the look at everything else.
-        return Context(recorded or {}, root, recorded=recorded, unusable=unusable, refusals=planned.refusals)
+        return Context(
+            recorded or {}, root, recorded=recorded, unusable=unusable, refusals=planned.refusals, is_recorded=True
+        )
     # Through JSON, as the record went: its keys are text.
     return Context(json.loads(json.dumps(planned.plan)), root, recorded=recorded, unusable=unusable)
 

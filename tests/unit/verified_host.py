@@ -8,6 +8,9 @@ import os
 from pathlib import Path
 from typing import Any
 
+import fake_kubelet
+from ansible_collections.firsttouch.host.plugins.module_utils import _runtime_install
+from ansible_collections.firsttouch.host.plugins.module_utils._systemd import install_links, with_marker
 from support import put, run_module
 
 INTENT: dict[str, Any] = {
@@ -21,6 +24,27 @@ INTENT: dict[str, Any] = {
     "extra_free_bytes": 64 << 20,
     "rt_runtime_us": 950000,
 }
+# Every concern, with addresses, ids and words in it that a recording has to replace, and some that it must leave alone.
+EVERYTHING: dict[str, Any] = {
+    **INTENT,
+    "hugetlbfs_mounts": [
+        {"path": "/dev/hugepages-ft", "pagesize": "2M", "size": "200M", "group": "firsttouch", "mode": "0770"}
+    ],
+    "numa_balancing": False,
+    "thp": {"enabled": "madvise", "defrag": "defer+madvise"},
+    "conflicting_services": "stop",
+    "models": [
+        {"name": "toy", "source": "/m/3f2b8e1c-9d47-4c11-8a55-0123456789ab/toy", "policy": "replicate", "nodes": "all"}
+    ],
+    "servers": [
+        {"name": "policy", "models": ["toy"], "node": 1, "fifo_priority": 10, "handler": "m.secret_token:serve"},
+        {
+            "name": "far", "address": "tcp://10.0.0.1:5555", "threads": 0, "python_path": "/srv/10.1.2.3/handlers",
+            "tls": {name: f"/etc/private/{name}.pem" for name in ("cert", "key", "authority")},
+        },
+    ],
+    "kubelet": "present",
+}  # fmt: skip
 RELEASE = "6.12.0-1-amd64"
 GRUB_CFG = "/boot/grub/grub.cfg"
 DROPIN = "/etc/default/grub.d/zzz-firsttouch.cfg"
@@ -219,14 +243,19 @@ def quiet_cpus(root: Path) -> None:
     thread(root, 612, "irqbalance", 2)
 
 
-def provisioned_host(root: Path) -> dict[str, Any]:
-    """Make the bare host below ROOT what INTENT asks for, after its reboot; return the plan."""
-    bare_host(root)
-    plan = plan_for(root)
+def boot_lines(root: Path, plan: dict[str, Any]) -> None:
+    """The arguments of PLAN in all three layers."""
     tokens = " ".join(plan["boot"]["tokens"])
     put(root, DROPIN, f'GRUB_CMDLINE_LINUX_DEFAULT="$GRUB_CMDLINE_LINUX_DEFAULT {tokens}"\n')
     grub_cfg(root, f"quiet {tokens}")
     put(root, "/proc/cmdline", f"BOOT_IMAGE=/boot/vmlinuz-{RELEASE} {ROOT_UUID} ro quiet {tokens}\n")
+
+
+def provisioned_host(root: Path) -> dict[str, Any]:
+    """Make the bare host below ROOT what INTENT asks for, after its reboot; return the plan."""
+    bare_host(root)
+    plan = plan_for(root)
+    boot_lines(root, plan)
     for size, nodes in POOLS.items():
         for node, pages in nodes.items():
             pool(root, int(node), size, pages)
@@ -249,5 +278,45 @@ def provisioned_host(root: Path) -> dict[str, Any]:
     put(root, "/proc/612/environ", "LANG=C\0IRQBALANCE_BANNED_CPULIST=1,3\0")
     (root / "dev/hugepages-ft").mkdir(parents=True)
     quiet_cpus(root)
+    put(root, "/etc/firsttouch/plan.json", json.dumps(plan))
+    return plan
+
+
+def whole_host(root: Path) -> dict[str, Any]:
+    """The host of provisioned_host() with models, servers, kubelet and all else of EVERYTHING; return the plan."""
+    provisioned_host(root)
+    put(root, "/sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n")
+    put(root, "/sys/kernel/mm/transparent_hugepage/defrag", "always defer [defer+madvise] madvise never\n")
+    put(root, "/proc/sys/kernel/numa_balancing", "0\n")
+    head = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nclusterDNS: [10.96.0.10]\n"
+    put(root, "/var/lib/kubelet/config.yaml", head + "kubeReserved: {memory: 256Mi}\n")
+    flags = "--config=/var/lib/kubelet/config.yaml --config-dir=/etc/kubernetes/kubelet.conf.d --node-ip=10.9.8.7"
+    put(root, "/usr/lib/systemd/system/kubelet.service", f"[Service]\nExecStart=/usr/bin/kubelet {flags}\n")
+    plan = plan_for(root, EVERYTHING)
+    kubelet = plan["sections"]["kubelet"]
+    args = {"file": kubelet["file"], "config": kubelet["config"], "sysroot": str(root)}
+    (root / kubelet["file"].lstrip("/")).parent.mkdir(parents=True)
+    assert run_module("kubelet_config", args)["changed"]
+    fake_kubelet.start(root, {0: 1572864 << 10, 1: 3670016 << 10}, {0: 100, 1: 160})
+    boot_lines(root, plan)
+    assert run_module("thp", {"values": plan["sections"]["thp"]["settings"], "sysroot": str(root)})["changed"]
+    files = {
+        f"/etc/systemd/system/{name}": (name, text)
+        for section in plan["sections"].values()
+        for name, text in (section.get("units") or {}).items()
+    }
+    (root / "run/systemd/units").mkdir(parents=True, exist_ok=True)
+    for path, (name, text) in files.items():
+        put(root, path, with_marker(text))
+        for link in install_links(name, text):
+            target = root / link.lstrip("/")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.unlink(missing_ok=True)
+            target.symlink_to(path)
+        (root / f"run/systemd/units/invocation:{name}").symlink_to("0123456789abcdef0123456789abcdef")
+    for name, text in plan["sections"]["runtime"]["files"].items():
+        put(root, f"/etc/firsttouch/{name}", text)
+    put(root, _runtime_install.TMPFILES, _runtime_install.TMPFILES_TEXT)
+    put(root, SYSCTL, "".join(f"{key} = {value}\n" for key, value in plan["sysctls"].items()))
     put(root, "/etc/firsttouch/plan.json", json.dumps(plan))
     return plan

@@ -403,15 +403,29 @@ def test_files_of_the_plan_are_compared_word_for_word(tmp_path: Path, runtime: R
     }
 
 
-def test_a_recording_without_addresses_is_as_planned(tmp_path: Path, runtime: Runtime) -> None:
-    def told(planned: str, recorded: str) -> _verdict.Result:
-        plan = {"sections": {"runtime": {**SECTION, "files": {"servers/a.json": planned}}}}
-        put(tmp_path, "/etc/firsttouch/servers/a.json", recorded)
-        return answers(tmp_path, plan, live=False)["runtime.file.servers/a.json"]
+@pytest.mark.parametrize(
+    ("in_plan_json", "recorded", "status", "reason"),
+    [
+        ("192.0.2.7:5555", "192.0.2.7:5555", "pass", ""),
+        ("192.0.2.7:5555", "192.0.2.8:5555", "fail", "changed_by_hand"),
+        ("192.0.2.7:5555", "192.0.2.7:5556", "fail", "changed_by_hand"),
+        ("192.0.2.7:5556", "192.0.2.7:5556", "fail", "changed_by_hand"),
+        (None, "192.0.2.7:5555", "not_evaluated", "scrubbed"),
+        (None, "192.0.2.7:5556", "fail", "changed_by_hand"),
+    ],
+)
+def test_a_recording_without_addresses_is_held_against_its_own_plan(
+    tmp_path: Path, in_plan_json: str | None, recorded: str, status: str, reason: str
+) -> None:
+    def plan(address: str) -> dict[str, Any]:
+        files = {"servers/a.json": f'{{"address": "tcp://{address}"}}\n'}
+        return {"sections": {"runtime": {**SECTION, "files": files}}}
 
-    text = '{"address": "tcp://10.1.2.3:5555"}\n'
-    assert told(text, '{"address": "tcp://192.0.2.7:5555"}\n').status == "pass"
-    assert told(text, '{"address": "tcp://192.0.2.7:5556"}\n').status == "fail"
+    put(tmp_path, "/etc/firsttouch/servers/a.json", f'{{"address": "tcp://{recorded}"}}\n')
+    ctx = Context(plan("10.1.2.3:5555"), str(tmp_path), recorded=plan(in_plan_json) if in_plan_json else None)
+    rows = {row.id: row for row in _checks.run(ctx, concerns=["runtime"])}
+    row = rows["runtime.file.servers/a.json"]
+    assert (row.status, row.reason) == (status, reason)
 
 
 def test_nothing_that_a_recording_cannot_hold_makes_it_incomplete(tmp_path: Path, runtime: Runtime) -> None:

@@ -18,7 +18,7 @@ from ansible_collections.firsttouch.host.plugins.module_utils._collect import Li
 from ansible_collections.firsttouch.host.plugins.module_utils._collect_scrub import Scrubber
 from boot_cases import tree
 from support import put, run_module
-from verified_host import IRQBALANCE_GROUP, RELEASE, provisioned_host, thread
+from verified_host import EVERYTHING, IRQBALANCE_GROUP, RELEASE, provisioned_host, thread, whole_host
 
 UUID = "3f2b8e1c-9d47-4c11-8a55-0123456789ab"
 MACHINE = "0123456789abcdef0123456789abcdef"
@@ -380,6 +380,64 @@ def test_threads_packages_and_drivers_are_recorded_as_far_as_they_are_looked_at(
     assert "openssh" not in (copy / "var/lib/dpkg/status").read_text()
 
 
+# What takes part in a host's name in a tree, and must not be taken out of all its files.
+HOSTNAMES = ("web17.prod.example.org", "boot", "service", "root", "policy.lan", "hugepages")
+
+
+@pytest.mark.parametrize("hostname", HOSTNAMES)
+@pytest.mark.parametrize("origin", ["plan.json", "variables"])
+def test_a_recording_of_all_that_is_ours_is_judged_as_its_host(tmp_path: Path, origin: str, hostname: str) -> None:
+    """Units, files, kubelet, boot arguments: what the scrubber takes must not be what a check compares."""
+    root = tmp_path / "host"
+    whole_host(root)
+    put(root, "/proc/sys/kernel/hostname", f"{hostname}\n")
+    more = {"intent": EVERYTHING} if origin == "variables" else {}
+    before = verified(root, **more)
+    assert {row["status"] for row in before.values() if row["intended"]} == {"pass"}
+    after = verified(unpack(collect(str(root)), tmp_path / "copy"), **more)
+    unlike = {
+        key: (before.get(key), after.get(key))
+        for key in before.keys() | after.keys()
+        if _verdict_of(before.get(key)) != _verdict_of(after.get(key)) and key[0] != "hugepages.stale_files"
+    }
+    if origin == "variables":  # whether the addresses of both are the same cannot be told, and is not told
+        was, now = unlike.pop(("plan.drift", "configured"))
+        assert was and now and (was["status"], now["status"], now["reason"]) == ("pass", "not_evaluated", "scrubbed")
+    assert not unlike
+
+
+def _verdict_of(row: dict[str, Any] | None) -> Any:
+    return row and [row[key] for key in ("status", "reason", "expected", "observed", "source", "intended")]
+
+
+@pytest.mark.parametrize("origin", ["plan.json", "variables"])
+@pytest.mark.parametrize(
+    ("path", "old", "new", "check"),
+    [
+        ("/etc/systemd/system/firsttouch-server@far.service", "PrivateTmp=yes", "PrivateTmp=no", "units."),
+        ("/etc/systemd/system/firsttouch-server@far.service", "=/srv/10.1.2.3/", "=/srv/10.1.2.3/x/", "units."),
+        ("/etc/systemd/system/firsttouch-weights@toy.service", "RemoveIPC=yes\n", "", "units."),
+        ("/etc/firsttouch/models/toy.json", "0123456789ab/toy", "0123456789ab/toy2", "runtime.file."),
+        ("/etc/firsttouch/servers/far.json", "tcp://10.0.0.1:5555", "tcp://10.0.0.1:5556", "runtime.file."),
+        ("/etc/firsttouch/servers/far.json", "tcp://10.0.0.1:5555", "tcp://10.0.0.2:5555", "runtime.file."),
+        ("/etc/firsttouch/servers/policy.json", "m.secret_token:serve", "m.secret_token:other", "runtime.file."),
+    ],
+)
+def test_what_was_changed_by_hand_shows_in_a_recording_too(
+    tmp_path: Path, path: str, old: str, new: str, check: str, origin: str
+) -> None:
+    root = tmp_path / "host"
+    whole_host(root)
+    text = (root / path.lstrip("/")).read_text()
+    assert old in text
+    put(root, path, text.replace(old, new))
+    more = {"intent": EVERYTHING} if origin == "variables" else {}
+    for tree_ in (root, unpack(collect(str(root)), tmp_path / "copy")):
+        found = [row for row in verified(tree_, **more).values() if row["status"] == "fail"]
+        assert [(row["source"], row["reason"]) for row in found] == [(path, "changed_by_hand")]
+        assert found[0]["id"].startswith(check)
+
+
 def test_the_kubelet_is_recorded_without_addresses(tmp_path: Path) -> None:
     root = tmp_path / "host"
     put(root, "/etc/systemd/system/kubelet.service", "[Service]\nExecStart=/usr/bin/kubelet $KUBELET_EXTRA_ARGS\n")
@@ -457,6 +515,36 @@ def test_a_part_of_the_threads_is_not_recorded_as_if_it_were_all(tmp_path: Path)
             "/etc/firsttouch/plan.json",
             '{"api_token": "a \\" b", "tokens": ["quiet"], "Password": "x",\n"n": 1}',
             '{"api_token": "removed", "tokens": ["quiet"], "Password": "removed",\n"n": 1}',
+        ),
+        # What has such a word in its name and is no secret.
+        *(
+            (path, text, text)
+            for path in ("/etc/systemd/system/firsttouch-server@a.service", "/etc/firsttouch/plan.json")
+            for text in (
+                "PrivateTmp=yes\nPrivateDevices=no\nPrivateNetwork=yes\nPrivateUsers=self\n",
+                "LoadCredential=\nTokenBucket\nsystemctl status firsttouch-server@a.bc.service",
+            )
+        ),
+        ("/boot/config-6.1", "CONFIG_SECRETMEM=y\nCONFIG_TOKENS=m\n", "CONFIG_SECRETMEM=y\nCONFIG_TOKENS=m\n"),
+        ("/etc/default/kubelet", "--authn-token-webhook=true -v=2", "--authn-token-webhook=true -v=2"),
+        # What is one.
+        ("/etc/default/kubelet", "X=--token abc.def -v=2", "X=--token removed -v=2"),
+        ("/etc/default/kubelet", 'X="--token \'a b\' -v=2"', 'X="--token removed -v=2"'),
+        ("/etc/default/kubelet", "HTTPS_PROXY=http://ann:pw1@proxy:3128", "HTTPS_PROXY=http://removed@proxy:3128"),
+        ("/proc/cmdline", "netroot=iscsi:ann:pw1@san::3260", "netroot=iscsi:removed@san::3260"),
+        ("/etc/default/grub", "AWS_SECRET_ACCESS_KEY=a/b+c x", "AWS_SECRET_ACCESS_KEY=removed x"),
+        ("/etc/default/grub", "# id AKIAABCDEFGHIJKLMNOP", "# id removed"),
+        ("/etc/default/grub", "curl -H 'Authorization: Basic YW5uOnB3MQ=='", "curl -H 'Authorization: Basic removed'"),
+        ("/etc/default/grub", "HF=hf_abcdefghijklmnopqrstuv", "HF=removed"),
+        ("/etc/tuned/x/tuned.conf", "password = correct horse\nvm.x = 1", "password = removed\nvm.x = 1"),
+        ("/var/lib/kubelet/config.yaml", "a: 1\n  token: b c\nd: 2", "a: 1\n  token: removed\nd: 2"),
+        ("/etc/sysctl.d/x.conf", "net.ipv4.tcp_fastopen_key=1-2-3-4", "net.ipv4.tcp_fastopen_key=removed"),
+        ("/etc/default/grub", "# by Ann <ann.other@example.com>", "# by Ann <somebody@example.org>"),
+        # A text of JSON ends where it ends itself, and its lines where they do.
+        (
+            "/etc/firsttouch/plan.json",
+            '{"unit": "Environment=API_TOKEN=abc\\nPrivateTmp=yes\\n", "at": "fe80::1\\nfe80::2", "n": 1}',
+            '{"unit": "Environment=API_TOKEN=removed\\nPrivateTmp=yes\\n", "at": "2001:db8::1\\n2001:db8::2", "n": 1}',
         ),
         ("/etc/grub.d/40_custom", "a\n  password root s3cret\nb", "a\n  password root removed\nb"),
         (
