@@ -280,7 +280,7 @@ def test_no_restart(folder: Path) -> None:
     with managed(folder, *words(folder)) as manager:
         client = InferenceClient(f"shm://{folder}/s", reconnect=False, timeout=60)
         with client, client.lane() as lane:
-            lane.submit()
+            lane.submit({"sleep": 5})
             manager.kill()
             manager.drop()
             # A client that is not told would find out at its deadline, which is another error.

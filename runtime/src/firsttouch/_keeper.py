@@ -23,7 +23,7 @@ from firsttouch._shm_client import MAX_LANES_OF_CLIENT
 from firsttouch._shm_server import Domain
 from firsttouch._sockets import AWAY_SECONDS, Door, Listener
 from firsttouch._transport import Poller
-from firsttouch._waiting import hush
+from firsttouch._waiting import edges_of, hush
 from firsttouch._wire import (
     HEADER_BYTES,
     Hello,
@@ -231,9 +231,6 @@ class Keeper:
         peer.name = hello.name
         peer.lanes = free[: hello.lanes]
         for lane in peer.lanes:
-            # Nobody reads them back (their edges wake), so that the owner before could have filled them up.
-            hush(self.domain.bells[lane])
-            hush(self.domain.chimes[lane])
             self._words[self._link[lane]] = peer.lanes[0] + 1
             self._words[self._owner[lane]] = peer.pid or 0xFFFFFFFF
         self._count("leases")
@@ -252,7 +249,7 @@ class Keeper:
         self._welcome(peer)
 
     def _welcome(self, peer: Peer) -> None:
-        """Send the lanes' descriptors."""
+        """Send the lanes' descriptors. Raises BusyError when there are too few left to make them."""
         segment = self.domain.segment
         welcome = Welcome(
             schema=segment.schema.blob,
@@ -262,15 +259,20 @@ class Keeper:
             geometry=segment.geometry,
             kept=self._store is not None,
         )
-        fds = [segment.fd]
-        for lane in peer.lanes:
-            fds += [self.domain.bells[lane], self.domain.chimes[lane]]
-        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))]
         frame = control_frame(Kind.WELCOME, welcome)
-        try:
-            sent = peer.sock.sendmsg([frame], rights)
-        except OSError:
-            sent = 0
+        with contextlib.ExitStack() as stack:
+            fds = [segment.fd]
+            try:
+                for lane in peer.lanes:
+                    chime = stack.enter_context(edges_of(self.domain.chimes[lane]))
+                    fds += [self.domain.bells[lane], chime.fileno()]
+            except OSError as error:
+                raise BusyError(f"no descriptors for {len(peer.lanes)} lanes: {error.strerror}") from error
+            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))]
+            try:
+                sent = peer.sock.sendmsg([frame], rights)
+            except OSError:
+                sent = 0
         if sent != len(frame):
             # A socket that has just been made takes this much, unless its owner wants trouble.
             self._gone(peer, died=False)

@@ -15,7 +15,17 @@ from firsttouch._guests import pidfd_of_server
 from firsttouch._lanes import LANE, at, check_geometry, lane_parts, reply_meta_room
 from firsttouch._sockets import connect_unix, greet
 from firsttouch._transport import READABLE, Address, Lane, Link
-from firsttouch._waiting import ALONE_NS, LOOKS_ALONE, LOOKS_SHARED, SPIN_NS, WAKE_NS, Fence, fence, ring
+from firsttouch._waiting import (
+    ALONE_NS,
+    LOOKS_ALONE,
+    LOOKS_SHARED,
+    SPIN_NS,
+    WAKE_NS,
+    Fence,
+    fence,
+    hush,
+    ring,
+)
 from firsttouch._wire import Array, Hello, Kind, Schema, Writer, bye_frame, control_frame, parse_welcome
 from firsttouch.errors import BrokenError, ProtocolError
 
@@ -35,6 +45,9 @@ class ShmLane(Lane):
         block = segment.block(lane)
         self._link = link
         self._bell, self._chime = bell, chime
+        # The owner before could have filled it up and made it block.
+        os.set_blocking(bell, False)
+        hush(bell)
         self._words, self._quads = segment.words, segment.quads
         base = segment.control(lane)
         self._req, self._sleep, self._req_meta = (

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from firsttouch import _shm
 from firsttouch._lanes import LANE, at, lane_parts, reply_meta_room
 from firsttouch._transport import Address, Poller, Port, Slot
-from firsttouch._waiting import ALONE_NS, LOOKS_ALONE, LOOKS_SHARED, fence, new_doorbell, ring_client
+from firsttouch._waiting import ALONE_NS, LOOKS_ALONE, LOOKS_SHARED, fence, new_doorbell, ring
 from firsttouch._wire import Array, Rows, Schema, Status
 from firsttouch.errors import HandlerError, KernelError, ProtocolError
 
@@ -23,7 +23,11 @@ MAX_TRIES = 3
 
 @dataclass
 class Domain:
-    """What outlives a server: the segment, and two doorbells per lane (bell: to the server, chime: to the client)."""
+    """What outlives a server: the segment, and two doorbells per lane (bell: to the server, chime: to the client).
+
+    A client shares the bells of its lanes, which are only waited for on this side; of a chime it gets the edges, so
+    that whoever rings one cannot be hung.
+    """
 
     segment: _shm.Segment
     bells: list[int]
@@ -146,7 +150,7 @@ class ShmSlot(Slot):
             self._told = bool(meta or status)
         words[self._rsp] = self.seen
         if words[self._cli_sleep] or self._always_ring:
-            ring_client(self._chime)
+            ring(self._chime)
 
 
 def _awake(_: int) -> None:

@@ -24,9 +24,9 @@ releases and no load that acquires: shared memory is refused there.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import platform
+import select
 from collections.abc import Callable
 from functools import lru_cache
 from typing import NamedTuple
@@ -95,37 +95,25 @@ def ring(doorbell: int) -> None:
         pass
 
 
-# Missing in a Python that was built for a libc without preadv2().
-_NOWAIT: int = getattr(os, "RWF_NOWAIT", 0)
-
-
 def hush(doorbell: int) -> None:
-    """Stop ringing; fine when it does not ring.
+    """Stop ringing; fine when it does not ring. For a doorbell whose other holders are not hostile."""
+    with contextlib.suppress(BlockingIOError):
+        os.eventfd_read(doorbell)
 
-    Whether it blocks is up to each process that shares it, and one of them may be hostile: this call asks for itself.
+
+def edges_of(doorbell: int) -> select.epoll:
+    """An epoll whose edges are those of DOORBELL, to be passed to a process that may be hostile. Raises OSError.
+
+    Whether a write blocks is up to every process that has the doorbell itself: one could make it block, fill it up, and
+    hang who rings it. Of the epoll a process has the edges, and no way to the doorbell.
     """
+    edges = select.epoll()
     try:
-        if _NOWAIT:
-            os.preadv(doorbell, [bytearray(8)], -1, _NOWAIT)
-        else:
-            os.eventfd_read(doorbell)
-    except BlockingIOError:
-        pass
-    except OSError as error:
-        if error.errno != errno.EOPNOTSUPP:
-            raise
-        # Linux before 5.8.
-        with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(doorbell)
-
-
-def ring_client(doorbell: int) -> None:
-    """Ring a client's doorbell. It may have filled that up and made it block; a write cannot ask for itself.
-
-    What is left to it is the moment between the two calls, which it would have to hit again and again.
-    """
-    hush(doorbell)
-    ring(doorbell)
+        edges.register(doorbell, select.EPOLLIN | select.EPOLLET)
+    except BaseException:
+        edges.close()
+        raise
+    return edges
 
 
 # A child after fork() registers itself.
