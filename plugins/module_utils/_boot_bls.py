@@ -29,6 +29,10 @@ GRUBENV = f"{PREFIX}/grubenv"
 KERNEL_CMDLINE = "/etc/kernel/cmdline"
 # Says that /etc/kernel/cmdline did not exist before us.
 CREATED = f"{BACKUP_DIR}/kernel-cmdline.created"
+_UNREAD = (
+    "GRUB does not read this line: it ends an entry at an empty line or one of a single word, and finds no key that "
+    "a tab ends where a space follows; put `options` and a space on a line above"
+)
 
 
 @dataclass(frozen=True)
@@ -133,6 +137,9 @@ class BlsBackend(Backend):
         return [LineToken(token.text, source) for token in split(self.env.get(name, ""))]
 
     def _expand_all(self) -> list[Entry]:
+        for raw in self.raw:
+            if raw.unread_line:
+                self._problems.append(Problem("options_not_read", _UNREAD, raw.path, raw.unread_line))
         usual = {token.text for token in self.configured_line_or_none()}
         entries = [self._expand(raw, usual) for raw in self.raw]
         if not entries:
@@ -296,6 +303,8 @@ class BlsBackend(Backend):
         if raw and not raw.options_lines and request.tokens:
             line = " ".join(t.text for t in self._line_after(raw, variables, wanted, texts))
             if shortfall(line, list(request.tokens), self.facts()):
+                if raw.unread_line:
+                    raise BootError("options_not_read", _UNREAD, raw.path, raw.unread_line)
                 raise BootError(
                     "unclear_entry",
                     "the entry that boots has no `options` line, so there is none to change: give it one, "

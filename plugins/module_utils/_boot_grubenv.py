@@ -17,7 +17,10 @@ def read_grubenv(root: str, path: str) -> dict[str, str]:
 
 
 def parse(data: bytes, path: str) -> dict[str, str]:
-    """The variables in DATA, in order. A backslash takes the next character literally, also a newline."""
+    """The variables in DATA. A backslash takes the next character literally, also a newline.
+
+    Of a name that is there twice the last one counts: GRUB's load_env sets one after the other.
+    """
     if not data.startswith(HEADER):
         raise BootError("grubenv_invalid", "the file does not begin as a GRUB environment block", path, 1)
     values: dict[str, str] = {}
@@ -25,13 +28,13 @@ def parse(data: bytes, path: str) -> dict[str, str]:
         if line.startswith(b"#") or b"=" not in line:
             continue
         name, _equals, raw = line.partition(b"=")
-        values.setdefault(decode(name), decode(_unescape(raw)))
+        values[decode(name)] = decode(_unescape(raw))
     return values
 
 
 def line_of(data: bytes, name: str) -> int:
     """The line number NAME is set on, from 1."""
-    at = data.find(b"\n" + encode(name) + b"=")
+    at = data.rfind(b"\n" + encode(name) + b"=")
     return data.count(b"\n", 0, at + 1) + 1 if at >= 0 else 1
 
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cmp_to_key
 
@@ -18,7 +18,10 @@ _COUNTER = re.compile(r"\+(\d+)(?:-(\d+))?$")
 
 @dataclass(frozen=True)
 class Type1:
-    """One entry file. options: its `options` lines joined by blanks; tries_left None: not counted."""
+    """One entry file. options: its `options` lines joined by blanks; tries_left None: not counted.
+
+    unread_line: the first `options` line where GRUB reads none of them.
+    """
 
     path: str
     id: str
@@ -34,6 +37,7 @@ class Type1:
     tokens: tuple[LineToken, ...] = ()
     initrd: tuple[str, ...] = ()
     options_lines: tuple[int, ...] = ()
+    unread_line: int | None = None
 
     @property
     def options_line(self) -> int:
@@ -69,11 +73,15 @@ def parse(path: str, text: str, first_options: bool = False) -> Type1:
     tokens: list[LineToken] = []
     initrd: list[str] = []
     numbers: list[int] = []
+    read = dict(_grub_fields(text)) if first_options else None
     for number, line in enumerate(text.split("\n"), 1):
         key, value = _field(line)
         if key == "options":
             numbers.append(number)
-            if first_options and len(numbers) > 1:
+        if read is not None:
+            key, value = read.get(number, ("", ""))
+        if key == "options":
+            if first_options and options:
                 continue
             options.append(value)
             tokens.extend(LineToken(token.text, Source(path, number)) for token in split(value))
@@ -99,6 +107,7 @@ def parse(path: str, text: str, first_options: bool = False) -> Type1:
         initrd=tuple(initrd),
         # neither GRUB nor grubby sees one without a value
         options_lines=tuple(numbers) if any(options) or not first_options else (),
+        unread_line=numbers[0] if first_options and numbers and not options else None,
     )
 
 
@@ -207,7 +216,23 @@ def _segments(text: str) -> list[str]:
     return re.findall(r"[0-9]+|[a-zA-Z]+|~", text)
 
 
+def _grub_fields(text: str) -> Iterator[tuple[int, tuple[str, str]]]:
+    """(line number, (key, value)) as read_entry() of GRUB's blscfg.c takes TEXT.
+
+    The key ends at the first space, at a tab only in a line without any; a line with neither, so also an empty one,
+    ends the entry.
+    """
+    for number, raw in enumerate(text.split("\n"), 1):
+        line = raw.replace("\r", "").lstrip(" \t")
+        if line.startswith("#"):
+            continue
+        at = line.find(" ") if " " in line else line.find("\t")
+        if at < 0 or at + 1 == len(line):
+            return
+        yield number, (line[:at], line[at + 1 :].strip(" \t"))
+
+
 def _field(line: str) -> tuple[str, str]:
     """Key and value of a line; an empty key for a comment or a blank one."""
-    match = re.match(r"[ \t]*([^ \t#][^ \t]*)(?:[ \t]+(.*))?$", line)
+    match = re.match(r"[ \t]*([^ \t#][^ \t]*)(?:[ \t]+(.*))?$", line.rstrip("\r"))
     return (match.group(1), (match.group(2) or "").strip(" \t")) if match else ("", "")

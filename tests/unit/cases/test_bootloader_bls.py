@@ -159,3 +159,75 @@ def test_pending_reboot_with_a_generated_entry(host: str, tmp_path: Path) -> Non
     assert {name: wanted[name] for name in expected} == expected
     result = change(tmp_path, owned=[])
     assert result["reboot_due"] is (host != "b")
+
+
+GIVEN = "root=/dev/mapper/vg-root ro default_hugepagesz=2M hugepagesz=2M hugepages=1024"
+HEAD = "title A\nlinux /vmlinuz-a\n"
+
+
+def one_entry(root: Path, text: str, grubenv: str = "") -> dict[str, Any]:
+    """What is said of a host of the RHEL family with the entry TEXT and the variables GRUBENV."""
+    (root / "boot/grub2").mkdir(parents=True, exist_ok=True)
+    (root / "boot/loader/entries").mkdir(parents=True, exist_ok=True)
+    block = f"# GRUB Environment Block\n{grubenv}".encode()
+    (root / "boot/grub2/grubenv").write_bytes(block + b"#" * (1024 - len(block)))
+    (root / "boot/loader/entries/a.conf").write_bytes(text.encode())
+    return info(root, want=WANT)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{HEAD}options {GIVEN}\n",
+        f"{HEAD}options {GIVEN}",
+        f"{HEAD}options {GIVEN}\n".replace("\n", "\r\n"),
+        f"{HEAD}# a comment\n  #\n  options   {GIVEN}  \n\ninitrd /i\n",
+        f"options {GIVEN}\n{HEAD}version\t1\n",
+        "title\tA\nlinux\t/vmlinuz-a\n" + f"options {GIVEN}\n",
+    ],
+)
+def test_an_entry_as_grub_reads_it(text: str, tmp_path: Path) -> None:
+    document = one_entry(tmp_path, text)
+    assert document["next_boot"]["line"] == GIVEN
+    assert (document["wanted"]["verdict"], document["problems"]) == ("pass", [])
+    before = hashes(tmp_path)
+    assert not change(tmp_path, owned=[])["changed"] and hashes(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (f"{HEAD}\noptions {GIVEN}\n", 4),
+        (f"{HEAD}initrd\noptions {GIVEN}\n", 4),
+        (f"{HEAD}options\t{GIVEN}\n", 3),
+        (f"{HEAD}   \r\noptions {GIVEN}\r\n", 4),
+    ],
+)
+def test_an_options_line_that_grub_does_not_read(text: str, line: int, tmp_path: Path) -> None:
+    document = one_entry(tmp_path, text)
+    assert document["next_boot"]["line"] == "" and document["wanted"]["verdict"] == "fail"
+    path = "/boot/loader/entries/a.conf"
+    assert [(r["reason"], r["file"], r["line"]) for r in document["problems"]] == [
+        ("options_not_read", path, line)
+    ]
+    before = hashes(tmp_path)
+    result = change(tmp_path)
+    assert (result["failed"], result["reason"], result["file"], result["line"]) == (
+        True,
+        "options_not_read",
+        path,
+        line,
+    )
+    assert hashes(tmp_path) == before
+
+
+def test_of_a_variable_that_is_in_the_block_twice_the_last_counts(tmp_path: Path) -> None:
+    twice = f"kernelopts=ro hugepages=4\nsaved_entry=a\nkernelopts={GIVEN}\n"
+    document = one_entry(tmp_path, f"{HEAD}options $kernelopts\n", twice)
+    assert document["wanted"]["verdict"] == "pass"
+    row = next(row for row in document["configured"] if row["name"] == "kernelopts")
+    assert (row["value"], row["sources"]) == (GIVEN, [{"file": "/boot/grub2/grubenv", "line": 4}])
+    result = change(tmp_path, tokens=["quiet"], keys=[])
+    assert not result.get("failed") and len((tmp_path / "boot/grub2/grubenv").read_bytes()) == 1024
+    after = info(tmp_path)["next_boot"]["line"]
+    assert after == f"{GIVEN} quiet"
