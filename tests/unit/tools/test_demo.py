@@ -69,6 +69,13 @@ def test_the_variables_give_a_server_with_a_cpu_and_shared_memory(planned: dict[
     assert model["source"] == "/srv/models/toy" and server["models"] == [model["name"]]
 
 
+def test_the_model_can_be_made_on_the_host_from_a_pipe(tmp_path: Path) -> None:
+    """As boot() does it over ssh, with a Python that has nothing but its standard library."""
+    with demo.MODEL.open("rb") as program:
+        subprocess.run([sys.executable, "-I", "-", str(tmp_path / "toy")], stdin=program, check=True, timeout=60)
+    assert (tmp_path / "toy" / "model.safetensors").stat().st_size > 4 << 20
+
+
 def test_the_benchmark_takes_the_servers_cpu_and_one_that_keeps_the_house(planned: dict[str, Any]) -> None:
     command = demo.bench_command(planned["plan"])
     assert command.startswith("taskset -c 2,3 /opt/firsttouch/current/bin/firsttouch bench transport ")
