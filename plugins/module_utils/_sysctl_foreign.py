@@ -9,11 +9,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ._files import inside, read_text, resolve
+from ._files import exists, inside, list_dir, read_text, resolve
 from ._sysctl import normalize, parse_lines
 
 _TUNED_DIRS = ("/etc/tuned/profiles", "/etc/tuned", "/usr/lib/tuned/profiles", "/usr/lib/tuned")
-_CGROUP_ROOTS = ("/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct")
+_CGROUPS = "/sys/fs/cgroup"
+_RT_RUNTIME = "/proc/sys/kernel/sched_rt_runtime_us"
 _RT_FILE = "cpu.rt_runtime_us"
 _MAX_INCLUDES = 16
 
@@ -111,19 +112,23 @@ def rt_groups(root: str = "/") -> list[dict[str, Any]]:
     """Return a finding for each topmost cgroup (v1) whose share of real-time run time is zero.
 
     The file exists only with CONFIG_RT_GROUP_SCHED; SCHED_FIFO then fails with EPERM inside the group
-    whatever kernel.sched_rt_runtime_us says (Documentation/scheduler/sched-rt-group.rst).
+    whatever kernel.sched_rt_runtime_us says (Documentation/scheduler/sched-rt-group.rst), unless that is -1, which
+    switches the check off (rt_bandwidth_enabled() of kernel/sched). The root group never has zero: where the topmost
+    one has, it is that of a container.
     """
+    if (read_text(root, _RT_RUNTIME) or "").strip().startswith("-"):
+        return []
     findings = []
-    for base in dict.fromkeys(resolve(root, path) for path in _CGROUP_ROOTS):
+    for base in _cpu_hierarchies(root):
         for directory, names, files in os.walk(base):
             names.sort()
             if _RT_FILE not in files:
                 continue
             value = _read_number(os.path.join(directory, _RT_FILE))
-            if value != "0" or directory == base:
+            if value != "0":
                 continue
             names.clear()  # a child cannot have more than its parent
-            group = directory[len(base) :]
+            group = directory[len(base) :] or "/"
             findings.append(
                 {
                     "verdict": "warn",
@@ -135,6 +140,15 @@ def rt_groups(root: str = "/") -> list[dict[str, Any]]:
                 }
             )
     return findings
+
+
+def _cpu_hierarchies(root: str) -> list[str]:
+    """The real paths at which cpu controllers (v1) are mounted: `cpu`, `cpu,cpuacct`, `cpuacct,cpu`, or alone."""
+    names = [name for name in list_dir(root, _CGROUPS) or [] if "cpu" in name.split(",")]
+    found = [resolve(root, f"{_CGROUPS}/{name}") for name in names]
+    if exists(root, f"{_CGROUPS}/{_RT_FILE}"):
+        found.append(resolve(root, _CGROUPS))
+    return list(dict.fromkeys(found))
 
 
 def _read_number(path: str) -> str | None:

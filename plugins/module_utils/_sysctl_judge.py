@@ -322,11 +322,12 @@ def size_kb(text: str) -> int | None:
 
 def rt_notes(root: str, want: Mapping[str, str]) -> list[dict[str, Any]]:
     """Return a note when real-time throttling is off, live or as wanted (-1, or no less than the period)."""
-    live, period = read_live(root, _RT_RUNTIME).value, read_live(root, _RT_PERIOD).value or "1000000"
+    live, period = read_live(root, _RT_RUNTIME).value, canonical(read_live(root, _RT_PERIOD).value or "")
+    limit = int(period) if period.isdigit() else 1000000
     notes = []
     for whose, value in (("the running kernel", live), ("the request", want.get(_RT_RUNTIME))):
         number = canonical(value or "")
-        if re.fullmatch(r"-?\d+", number) and (int(number) < 0 or int(number) >= int(canonical(period))):
+        if re.fullmatch(r"-?\d+", number) and (int(number) < 0 or int(number) >= limit):
             text = (
                 f"real-time throttling is disabled in {whose} (kernel.sched_rt_runtime_us={number}): "
                 "a busy real-time thread can take a whole CPU"

@@ -94,3 +94,37 @@ def test_nested_groups_are_named_once(tmp_path: Path) -> None:
 def test_no_group_scheduling_no_finding(tmp_path: Path) -> None:
     put(tmp_path, "/sys/fs/cgroup/cpu/docker/cpu.shares", "1024\n")
     assert info(tmp_path)["findings"] == []
+
+
+@pytest.mark.parametrize("place", ["cpu", "cpu,cpuacct", "cpuacct,cpu", "cpu,cpuacct,cpuset", ""])
+def test_wherever_the_cpu_controller_is_mounted(place: str, tmp_path: Path) -> None:
+    base = f"/sys/fs/cgroup/{place}".rstrip("/")
+    for group, value in [("", 950000), ("/kubepods", 1000), ("/kubepods/pod1", 0), ("/system.slice", 0)]:
+        put(tmp_path, f"{base}{group}/cpu.rt_runtime_us", f"{value}\n")
+    put(tmp_path, "/sys/fs/cgroup/cpuset/docker/cpuset.cpus", "0\n")
+    findings = info(tmp_path)["findings"]
+    assert [row["group"] for row in findings] == ["/kubepods/pod1", "/system.slice"]
+    assert findings[0]["file"] == f"{base}/kubepods/pod1/cpu.rt_runtime_us"
+
+
+def test_a_container_sees_its_own_group_as_the_topmost(tmp_path: Path) -> None:
+    put(tmp_path, "/sys/fs/cgroup/cpu/cpu.rt_runtime_us", "0\n")
+    put(tmp_path, "/sys/fs/cgroup/cpu/app/cpu.rt_runtime_us", "0\n")
+    assert [row["group"] for row in info(tmp_path)["findings"]] == ["/"]
+
+
+@pytest.mark.parametrize(("runtime", "groups"), [("-1", []), ("0", ["/docker"]), ("1000000", ["/docker"])])
+def test_minus_one_switches_the_budgets_of_groups_off_too(
+    runtime: str, groups: list[str], tmp_path: Path
+) -> None:
+    put(tmp_path, "/proc/sys/kernel/sched_rt_runtime_us", f"{runtime}\n")
+    put(tmp_path, "/sys/fs/cgroup/cpu/cpu.rt_runtime_us", "950000\n")
+    put(tmp_path, "/sys/fs/cgroup/cpu/docker/cpu.rt_runtime_us", "0\n")
+    assert [row["group"] for row in info(tmp_path)["findings"]] == groups
+
+
+@pytest.mark.parametrize("period", ["", "many\n", "-1\n"])
+def test_a_period_that_is_no_number_is_the_default(period: str, tmp_path: Path) -> None:
+    put(tmp_path, "/proc/sys/kernel/sched_rt_runtime_us", "1000000\n")
+    put(tmp_path, "/proc/sys/kernel/sched_rt_period_us", period)
+    assert reasons(info(tmp_path, 950000)["notes"]) == ["rt_throttling_off"]
