@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import select
@@ -10,12 +11,13 @@ import signal
 import socket
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from firsttouch import InferenceClient, InferenceServer, Options, _job, _kept, affinity, plan
+from firsttouch import InferenceClient, InferenceServer, Options, _job, _kept, _systemd, affinity, plan
 from firsttouch._guests import Guests
 from firsttouch._job import Job, Worker
 from firsttouch._keeper import Keeper
@@ -26,7 +28,7 @@ from firsttouch._sockets import listen_unix
 from firsttouch._systemd import Notifier
 from firsttouch._transport import parse_address
 from firsttouch.cli import _hold, main
-from firsttouch.errors import AddressError, KernelError
+from firsttouch.errors import AddressError, BusyError, KernelError
 from serving import SCHEMA, TRANSPORTS, address_of, child, end, eventually, request
 from test_faults import children
 from test_waiting import cpu_seconds
@@ -80,39 +82,122 @@ def test_lookout_that_cannot_go_on(capfd: pytest.CaptureFixture[str]) -> None:
     assert "no idea" in capfd.readouterr().err
 
 
+@contextlib.contextmanager
+def _kept_by(folder: Path, lanes: int) -> Iterator[tuple[socket.socket, str, Keeper]]:
+    """A manager's socket, at FOLDER/notify, and a keeper whose clients' connections that manager keeps: its address."""
+    path = folder / "notify"
+    address = parse_address(f"shm://{folder}/server")
+    with contextlib.ExitStack() as stack:
+        manager = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM))
+        manager.bind(str(path))
+        domain = Domain.create(SCHEMA, lanes, pages="4k")
+        stack.callback(domain.close)
+        notifier = Notifier(str(path))
+        stack.callback(notifier.close)
+        keeper = Keeper(domain, listen_unix(address, 0o600), Guests(), 0, _kept.Store(notifier, {}))
+        thread = threading.Thread(target=keeper.run)
+        thread.start()
+        try:
+            yield manager, str(address), keeper
+            assert thread.is_alive()
+        finally:
+            keeper.stop()
+            thread.join()
+
+
+def _free(keeper: Keeper) -> int:
+    """How many lanes have no owner."""
+    return [keeper.domain.segment.words[owner] for owner in keeper._owner].count(0)
+
+
 def test_manager_takes_no_goodbye(tmp_path: Path) -> None:
     """A client's lanes are free when it is gone, though the manager does not listen; it is told later."""
     path = tmp_path / "notify"
-    manager = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    manager.bind(str(path))
-    address = parse_address(f"shm://{tmp_path}/server")
-    domain = Domain.create(SCHEMA, 1, pages="4k")
-    notifier = Notifier(str(path))
-    keeper = Keeper(domain, listen_unix(address, 0o600), Guests(), 0, _kept.Store(notifier, {}))
-    thread = threading.Thread(target=keeper.run)
-    thread.start()
-    try:
+    with _kept_by(tmp_path, 1) as (manager, where, keeper):
         for _ in range(2):
-            client = InferenceClient(str(address))
+            client = InferenceClient(where)
             while b"FDSTORE=1" not in (data := _taken(manager)):
                 assert data
             os.rename(path, f"{path}.away")
             client.close()
-            assert eventually(lambda: not domain.segment.words[keeper._owner[0]])
-            assert thread.is_alive()
+            assert eventually(lambda: _free(keeper) == 1)
             os.rename(f"{path}.away", path)
             assert eventually(lambda: b"FDSTOREREMOVE=1" in _taken(manager))
-    finally:
-        keeper.stop()
-        thread.join()
+
+
+def _fill(path: Path) -> None:
+    """Fill the queue of a manager."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock, contextlib.suppress(BlockingIOError):
+        while True:
+            sock.sendto(b"STATUS=full", socket.MSG_DONTWAIT, str(path))
+
+
+def test_nobody_waits_for_a_manager_that_reads_nothing(tmp_path: Path) -> None:
+    """Clients that leave free their lanes at once, and the next ones get them when their connections are kept."""
+    with _kept_by(tmp_path, 3) as (manager, where, keeper):
+        first = [InferenceClient(where) for _ in range(3)]
+        while _taken(manager, 0.1):
+            pass
+        _fill(tmp_path / "notify")
+        began = time.monotonic()
+        for count, client in enumerate(first):
+            client.close()
+            assert eventually(lambda count=count: _free(keeper) == count + 1)  # type: ignore[misc]
+        assert time.monotonic() - began < 2
+        later: list[InferenceClient] = []
+        threads = [
+            threading.Thread(target=lambda: later.append(InferenceClient(where, reconnect=False))) for _ in range(2)
+        ]
+        for thread in threads:
+            thread.start()
+        assert eventually(lambda: _free(keeper) == 1)
+        # Its client has the name of one that is gone: the manager must hear of that first.
+        assert not later
+        said: list[bytes] = []
+        while (data := _taken(manager, 0.5)) or not said:
+            said.append(data.partition(b"=")[0])
+        for thread in threads:
+            thread.join()
+        assert [word for word in said if word != b"STATUS"] == [b"FDSTOREREMOVE"] * 3 + [b"FDSTORE"] * 2
+        assert len(later) == 2
+        for client in later:
+            client.close()
+
+
+def test_manager_that_never_reads(tmp_path: Path) -> None:
+    """A client whose connection is not kept is told so after a while, and leaves its lane to the next one."""
+    with _kept_by(tmp_path, 1) as (manager, where, keeper):
+        _fill(tmp_path / "notify")
+        before = time.process_time()
+        with pytest.raises(BusyError, match=r"cannot be kept.*does not take 'FDSTORE=1'"):
+            InferenceClient(where, timeout=10)
+        assert eventually(lambda: _free(keeper) == 1)
+        # Nobody tries again and again meanwhile.
+        assert time.process_time() - before < 0.5
+        while _taken(manager, 0.1):
+            pass
+        InferenceClient(where).close()
+
+
+def test_message_to_a_full_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who waits for a manager that is behind sleeps; and who must not wait, does not."""
+    monkeypatch.setattr(_systemd, "_SEND_SECONDS", 1)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        notifier = Notifier(str(tmp_path / "notify"))
+        _fill(tmp_path / "notify")
+        for call, least, most in ((notifier.beat, 0.0, 0.5), (lambda: notifier.ready("here"), 0.9, 4.0)):
+            began, cpu = time.monotonic(), time.process_time()
+            with pytest.raises(KernelError, match="does not take"):
+                call()
+            assert least <= time.monotonic() - began < most
+            assert time.process_time() - cpu < 0.2
         notifier.close()
-        manager.close()
-        domain.close()
 
 
-def _taken(manager: socket.socket) -> bytes:
-    """The next notification within a second; what came with it is closed."""
-    if not select.select([manager], [], [], 1.0)[0]:
+def _taken(manager: socket.socket, seconds: float = 1.0) -> bytes:
+    """The next notification within SECONDS; what came with it is closed."""
+    if not select.select([manager], [], [], seconds)[0]:
         return b""
     data, fds, _, _ = socket.recv_fds(manager, 4096, 8)
     for fd in fds:

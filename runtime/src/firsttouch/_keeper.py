@@ -40,10 +40,12 @@ from firsttouch._wire import (
 from firsttouch.errors import BusyError, KernelError, ProtocolError, TransportError
 
 _TICK_SECONDS = 0.5
+# A client waits for this one.
+_UNKEPT_SECONDS = 0.02
 _BYE = bye_frame()
 
 
-@dataclass
+@dataclass(eq=False)
 class Peer:
     """A connection: what it sent so far, and the lanes it got."""
 
@@ -77,8 +79,11 @@ class Keeper:
         self._peers: dict[int, Peer] = {}
         # Lanes without a client whose last request is not answered yet.
         self._orphans: set[int] = set()
-        # Names of connections that are gone, of which the manager has not been told.
+        # Names of connections that are gone, of which the manager has not been told; and clients that have their lanes
+        # and not their welcome, because it has not taken their connections yet.
         self._untold: list[str] = []
+        self._unkept: list[Peer] = []
+        self._deaf = BusyError("the service manager takes no messages")
         self._stop = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._stopping = False
         self._poller.add(self._stop, lambda _: hush(self._stop))
@@ -101,6 +106,8 @@ class Keeper:
         """For how many seconds nothing needs to be looked at."""
         if self._door.away_until:
             return AWAY_SECONDS
+        if self._unkept:
+            return _UNKEPT_SECONDS
         return _TICK_SECONDS if self._orphans or self._untold or self._waiting() else 3600.0
 
     def step(self, seconds: float) -> None:
@@ -235,21 +242,16 @@ class Keeper:
             self._words[self._owner[lane]] = peer.pid or 0xFFFFFFFF
         self._count("leases")
         self._count_attached()
-        if self._store is not None:
+        if self._store is None:
+            self._welcome(peer)
+        else:
             # Before the client hears of its lanes: from then on it counts on their being kept.
             peer.kept = f"peer.{peer.lanes[0]}.{hello.start}"
+            self._unkept.append(peer)
             self._tell()
-            if self._untold:
-                # Told later, the manager would close this connection for the one that is gone.
-                raise BusyError("the service manager takes no messages")
-            try:
-                self._store.keep(peer.kept, peer.sock.fileno())
-            except KernelError as error:
-                raise BusyError(f"the connection cannot be kept: {error.message}", hint=error.hint) from error
-        self._welcome(peer)
 
     def _welcome(self, peer: Peer) -> None:
-        """Send the lanes' descriptors. Raises BusyError when there are too few left to make them."""
+        """Send the lanes' descriptors, or say that there are too few left to make them."""
         segment = self.domain.segment
         welcome = Welcome(
             schema=segment.schema.blob,
@@ -267,7 +269,8 @@ class Keeper:
                     chime = stack.enter_context(edges_of(self.domain.chimes[lane]))
                     fds += [self.domain.bells[lane], chime.fileno()]
             except OSError as error:
-                raise BusyError(f"no descriptors for {len(peer.lanes)} lanes: {error.strerror}") from error
+                self._refuse(peer, BusyError(f"no descriptors for {len(peer.lanes)} lanes: {error.strerror}"))
+                return
             rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))]
             try:
                 sent = peer.sock.sendmsg([frame], rights)
@@ -311,20 +314,35 @@ class Keeper:
         peer.lanes = []
         self._reclaim()
         self._count_attached()
-        if peer.kept:
+        if peer in self._unkept:
+            self._unkept.remove(peer)
+        elif peer.kept:
             self._untold.append(peer.kept)
             self._tell()
 
     def _tell(self) -> None:
-        """Have the manager close what it keeps of clients that are gone; what it does not take now, it gets later."""
-        with contextlib.suppress(KernelError):
-            while self._store is not None and self._untold:
-                self._store.forget(self._untold[-1])
-                self._untold.pop()
+        """Have the manager close what it keeps of clients that are gone, and keep the connections of those that came.
+
+        What it does not take now it gets later: others must not wait for it. First who is gone: the next client may
+        have the name of that connection, and would lose its own.
+        """
+        store = self._store
+        try:
+            while store is not None and (self._untold or self._unkept):
+                if self._untold:
+                    store.forget(self._untold[-1], wait=False)
+                    self._untold.pop()
+                    continue
+                store.keep(self._unkept[0].kept, self._unkept[0].sock.fileno(), wait=False)
+                self._welcome(self._unkept.pop(0))
+        except KernelError as error:
+            self._deaf = BusyError(f"the connection cannot be kept: {error.message}", hint=error.hint)
 
     def _end_late_handshakes(self) -> None:
-        """Hang up on who connected and said nothing."""
+        """Hang up on who connected and said nothing, and on whose connection the manager does not take."""
         oldest = time.monotonic() - HANDSHAKE_SECONDS
+        for peer in [peer for peer in self._unkept if peer.since < oldest]:
+            self._refuse(peer, self._deaf)
         for peer in [peer for peer in self._peers.values() if not peer.lanes and peer.since < oldest]:
             self._refuse(peer, ProtocolError(f"no greeting within {HANDSHAKE_SECONDS} s"))
 

@@ -44,15 +44,15 @@ class Store:
         """The descriptor that was left under NAME, the caller's from now on. Raises KeyError."""
         return self._found.pop(name)
 
-    def keep(self, name: str, fd: int) -> None:
-        """Have FD kept. Raises KernelError."""
-        self._notifier.keep(name, fd)
+    def keep(self, name: str, fd: int, *, wait: bool = True) -> None:
+        """Have FD kept. WAIT a little for a manager that is behind. Raises KernelError, and may be called again."""
+        self._notifier.keep(name, fd, wait=wait)
         self._kept.add(name)
 
-    def forget(self, name: str) -> None:
+    def forget(self, name: str, *, wait: bool = True) -> None:
         """Have it closed. Fine when it is not kept. Raises KernelError, and may be called again."""
         if name in self._kept:
-            self._notifier.forget(name)
+            self._notifier.forget(name, wait=wait)
             self._kept.discard(name)
 
     def drop(self, *prefixes: str) -> None:

@@ -13,13 +13,14 @@ import fcntl
 import os
 import re
 import socket
+import struct
 from collections.abc import Mapping, MutableMapping, Sequence
 
 from firsttouch.errors import AddressError, KernelError
 
 # sd_listen_fds(3): the first descriptor that is passed.
 LISTEN_FDS_START = 3
-_SEND_SECONDS = 5.0
+_SEND_SECONDS = 5
 # systemd, src/basic/fd-util.c, fdname_is_valid(): printable ASCII but the colon, at most 255.
 _NAME = re.compile(r"[!-9;-~]{1,255}")
 
@@ -35,15 +36,16 @@ class Notifier:
             )
         self._address = "\0" + path[1:] if path[0] == "@" else path
         self._sock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        # A manager with a full queue makes us wait, but one that hangs must not hang us.
-        self._sock.settimeout(_SEND_SECONDS)
+        # A manager with a full queue makes us wait, but one that hangs must not hang us. The kernel waits: to poll() a
+        # socket that is not connected is writable, so that with settimeout() Python would try again and again.
+        self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", _SEND_SECONDS, 0))
 
-    def send(self, *lines: str, fds: Sequence[int] = ()) -> None:
-        """Send LINES as one message, with FDS. Raises KernelError when the manager does not take it."""
+    def send(self, *lines: str, fds: Sequence[int] = (), wait: bool = True) -> None:
+        """Send LINES as one message, with FDS. Raises KernelError when it is not sent, after a WAIT for a full queue."""
         data = "\n".join(lines).encode()
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
         try:
-            self._sock.sendmsg([data], rights, 0, self._address)
+            self._sock.sendmsg([data], rights, 0 if wait else socket.MSG_DONTWAIT, self._address)
         except OSError as error:
             raise KernelError(
                 f"the service manager does not take {lines[0]!r}: {error.strerror or error}",
@@ -60,19 +62,19 @@ class Notifier:
         self.send("STOPPING=1")
 
     def beat(self) -> None:
-        """The service is alive."""
-        self.send("WATCHDOG=1")
+        """The service is alive. Waits for nothing: clients wait for the thread that says so."""
+        self.send("WATCHDOG=1", wait=False)
 
-    def keep(self, name: str, fd: int) -> None:
+    def keep(self, name: str, fd: int, *, wait: bool = True) -> None:
         """Have FD kept under NAME, also when its other end hangs up: the next process sees that. Raises KernelError."""
         if not _NAME.fullmatch(name):
             raise ValueError(f"{name!r} cannot name a descriptor")
         # Without FDPOLL=0 the manager would watch each of a hundred doorbells.
-        self.send("FDSTORE=1", f"FDNAME={name}", "FDPOLL=0", fds=[fd])
+        self.send("FDSTORE=1", f"FDNAME={name}", "FDPOLL=0", fds=[fd], wait=wait)
 
-    def forget(self, name: str) -> None:
+    def forget(self, name: str, *, wait: bool = True) -> None:
         """Have the descriptor that is kept under NAME closed."""
-        self.send("FDSTOREREMOVE=1", f"FDNAME={name}")
+        self.send("FDSTOREREMOVE=1", f"FDNAME={name}", wait=wait)
 
     def close(self) -> None:
         """Close the socket."""
