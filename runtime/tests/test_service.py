@@ -116,7 +116,7 @@ def test_kills_under_load(folder: Path) -> None:
             assert eventually(progress(board), 20), f"no progress, {[board[ANSWERS + i] for i in range(CLIENTS)]}"
             assert not board[WRONG]
             assert segment(manager) == memory
-        report(KILLS, board)
+        report(KILLS, "services", "shm", board)
         manager.ready()
         assert len(manager.store) == 1 + 2 * LANES + 1 + CLIENTS + 1
         assert manager.refused == 0

@@ -41,7 +41,7 @@ class Notifier:
         self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", _SEND_SECONDS, 0))
 
     def send(self, *lines: str, fds: Sequence[int] = (), wait: bool = True) -> None:
-        """Send LINES as one message, with FDS. Raises KernelError when it is not sent, after a WAIT for a full queue."""
+        """Send LINES as one message, with FDS; WAIT while its queue is full. Raises KernelError when it is not sent."""
         data = "\n".join(lines).encode()
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
         try:
