@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -79,31 +79,49 @@ def huge_resources(resources: Mapping[str, Any] | None) -> dict[int, int]:
 
 
 def check_pod(pod: Mapping[str, Any]) -> list[Finding]:
-    """What the API server or the kubelet would refuse about the huge pages of POD, a manifest of kind Pod."""
-    spec = pod.get("spec")
+    """What the API server or the kubelet would refuse about the huge pages of POD.
+
+    POD is a manifest of kind Pod, of one that holds a template of pods (Deployment, StatefulSet, DaemonSet, ReplicaSet,
+    Job, CronJob), or a List of these.
+    """
+    if isinstance(pod.get("items"), list):
+        rows = [(f"items[{at}].", item) for at, item in enumerate(pod["items"])]
+        return [
+            replace(finding, where=where + finding.where)
+            for where, item in rows
+            for finding in (check_pod(item) if isinstance(item, Mapping) else [_no_spec("spec", "no object")])
+        ]
+    where, spec = "spec", pod.get("spec")
+    for step in ("jobTemplate", "spec", "template", "spec"):
+        inner = spec.get(step) if isinstance(spec, Mapping) else None
+        if isinstance(inner, Mapping):
+            where, spec = f"{where}.{step}", inner
     if not isinstance(spec, Mapping):
-        return [Finding("no_spec", "spec", "the manifest has no spec")]
-    found = []
+        return [_no_spec(where, "the manifest has no spec")]
+    if not isinstance(spec.get("containers"), list) or not spec["containers"]:
+        return [_no_spec(f"{where}.containers", "the manifest has no containers, so it makes no pod")]
+    found = list(_check_resources(spec.get("resources"), f"{where}.resources"))
     for kind in ("initContainers", "containers"):
         for position, container in enumerate(spec.get(kind) or []):
-            where = f"spec.{kind}[{position}]"
-            found += list(_check_container(container, where))
+            resources = container.get("resources") if isinstance(container, Mapping) else None
+            found += list(_check_resources(resources, f"{where}.{kind}[{position}].resources"))
     return found
 
 
-def _check_container(container: Any, where: str) -> Iterator[Finding]:
-    resources = container.get("resources") if isinstance(container, Mapping) else None
-    resources = resources or {}
-    limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
-    where = f"{where}.resources"
+def _no_spec(where: str, text: str) -> Finding:
+    return Finding("no_spec", where, text)
+
+
+def _check_resources(resources: Any, where: str) -> Iterator[Finding]:
     try:
+        limits, requests = _table(resources, "limits"), _table(resources, "requests")
         asked, capped = huge_resources(requests), huge_resources(limits)
     except ValueError as exc:
         yield Finding("bad_quantity", where, str(exc), "write it like hugepages-2Mi: 512Mi")
         return
     for size, count in {**asked, **capped}.items():
         name = f"hugepages of {format_size(size)}"
-        if count <= 0 or count % (size * 1024):
+        if count < 0 or count % (size * 1024):
             text = f"{count} bytes are no whole number of pages"
             yield Finding("not_whole_pages", where, f"{name}: {text}", "ask for a multiple of the page size")
         if asked.get(size, capped.get(size)) != capped.get(size):
@@ -115,11 +133,20 @@ def _check_container(container: Any, where: str) -> Iterator[Finding]:
         yield Finding("needs_cpu_or_memory", where, text, hint)
 
 
+def _table(resources: Any, name: str) -> Mapping[str, Any]:
+    """The mapping NAME of RESOURCES, empty where it is not there. Raises ValueError where it is something else."""
+    found = (resources or {}).get(name) if isinstance(resources or {}, Mapping) else resources
+    if found is not None and not isinstance(found, Mapping):
+        raise ValueError(f"{name}: {found!r} is no mapping")
+    return found or {}
+
+
 def requested(pods: Iterable[Mapping[str, Any]]) -> dict[int, int]:
     """{page size in kB: bytes} that the containers of PODS may use at once.
 
     Init containers run one after the other, before the others; one with restartPolicy Always (a sidecar) runs on. Of
-    pods that have ended (Succeeded, Failed) nothing counts. Raises ValueError.
+    pods that have ended (Succeeded, Failed) nothing counts. Limits of the pod itself (from Kubernetes 1.34) count in
+    the place of those of its containers. Raises ValueError.
     """
     total: dict[int, int] = {}
     for pod in pods:
@@ -129,7 +156,7 @@ def requested(pods: Iterable[Mapping[str, Any]]) -> dict[int, int]:
         running: dict[int, int] = {}
         most: dict[int, int] = {}
         for container in spec.get("initContainers") or []:
-            stays = container.get("restartPolicy") == "Always"
+            stays = container.get("restartPolicy") == "Always" if isinstance(container, Mapping) else False
             for size, count in _limits_of(container).items():
                 now = running.get(size, 0) + count
                 most[size] = max(most.get(size, 0), now)
@@ -138,13 +165,14 @@ def requested(pods: Iterable[Mapping[str, Any]]) -> dict[int, int]:
         for container in spec.get("containers") or []:
             for size, count in _limits_of(container).items():
                 running[size] = running.get(size, 0) + count
-        for size in {*running, *most}:
-            total[size] = total.get(size, 0) + max(running.get(size, 0), most.get(size, 0))
+        used = {size: max(running.get(size, 0), most.get(size, 0)) for size in {*running, *most}}
+        for size, count in {**used, **_limits_of(spec)}.items():
+            total[size] = total.get(size, 0) + count
     return total
 
 
-def _limits_of(container: Mapping[str, Any]) -> dict[int, int]:
-    return huge_resources((container.get("resources") or {}).get("limits"))
+def _limits_of(container: Any) -> dict[int, int]:
+    return huge_resources(_table(container.get("resources") if isinstance(container, Mapping) else None, "limits"))
 
 
 def judge_node(

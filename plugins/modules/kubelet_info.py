@@ -22,7 +22,8 @@ options:
     type: dict
   pods:
     description:
-      - Pods, as objects or manifests; each is checked.
+      - Pods, as objects or manifests; each is checked. Also objects that hold a template of pods, such as a
+        Deployment, a StatefulSet or a CronJob, and lists of these.
     type: list
     elements: dict
     default: []

@@ -79,7 +79,10 @@ def test_every_host_of_the_case_is_compared() -> None:
 
 def pod(limits: dict[str, Any], requests: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
     resources = {"limits": limits, **({"requests": requests} if requests is not None else {})}
-    return {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "resources": resources}], **more}}
+    return {
+        "metadata": {"name": "p"},
+        "spec": {"containers": [{"name": "c", "resources": resources}], **more},
+    }
 
 
 @pytest.mark.parametrize(
@@ -89,7 +92,12 @@ def pod(limits: dict[str, Any], requests: dict[str, Any] | None = None, **more: 
         ({"hugepages-2Mi": "4Mi"}, {"memory": "1Gi", "hugepages-2Mi": "4Mi"}, []),
         ({"hugepages-2Mi": "4Mi", "ephemeral-storage": "1Gi"}, None, ["needs_cpu_or_memory"]),
         ({"hugepages-2Mi": "3Mi", "cpu": 1}, None, ["not_whole_pages"]),
-        ({"hugepages-2Mi": "0", "cpu": 1}, None, ["not_whole_pages"]),
+        ({"hugepages-2Mi": "0", "cpu": 1}, None, []),
+        ({"hugepages-2Mi": "0"}, None, ["needs_cpu_or_memory"]),
+        ({"hugepages-2Mi": "-2Mi", "cpu": 1}, None, ["not_whole_pages"]),
+        ({"hugepages-2Mi": 4194304, "memory": "1e3"}, {"hugepages-2Mi": "4096Ki"}, []),
+        ({"hugepages-1Gi": "1024Mi", "cpu": "500m"}, None, []),
+        ({"hugepages-64Ki": "64Ki"}, {"cpu": "0"}, []),
         ({"hugepages-2Mi": "4Mi", "cpu": 1}, {"hugepages-2Mi": "2Mi"}, ["request_differs_from_limit"]),
         ({"cpu": 1}, {"hugepages-2Mi": "2Mi"}, ["request_differs_from_limit"]),
         ({"hugepages-2Mi": "many", "cpu": 1}, None, ["bad_quantity"]),
@@ -97,11 +105,72 @@ def pod(limits: dict[str, Any], requests: dict[str, Any] | None = None, **more: 
         ({"memory": "1Gi"}, None, []),
     ],
 )
-def test_pods(tmp_path: Path, limits: dict[str, Any], requests: dict[str, Any] | None, reasons: list[str]) -> None:
+def test_pods(
+    tmp_path: Path, limits: dict[str, Any], requests: dict[str, Any] | None, reasons: list[str]
+) -> None:
     result = info(tmp_path, pods=[pod(limits, requests)])
     assert [line["reason"] for line in result["pod_results"][0]["findings"]] == reasons
     assert result["verdict"] == ("fail" if reasons else "pass")
     assert result["pod_results"][0]["name"] == "p"
+
+
+ALONE = {"containers": [{"name": "c", "resources": {"limits": {"hugepages-2Mi": "2Mi"}}}]}
+
+
+@pytest.mark.parametrize(
+    ("manifest", "where"),
+    [
+        ({"kind": "Pod", "spec": ALONE}, "spec.containers[0].resources"),
+        (
+            {"kind": "Deployment", "spec": {"template": {"spec": ALONE}}},
+            "spec.template.spec.containers[0].resources",
+        ),
+        (
+            {"kind": "CronJob", "spec": {"jobTemplate": {"spec": {"template": {"spec": ALONE}}}}},
+            "spec.jobTemplate.spec.template.spec.containers[0].resources",
+        ),
+        (
+            {"kind": "List", "items": [{"kind": "Pod", "spec": ALONE}]},
+            "items[0].spec.containers[0].resources",
+        ),
+        (
+            {"kind": "Pod", "spec": {"containers": [{}], "resources": {"limits": {"hugepages-1Gi": "1Gi"}}}},
+            "spec.resources",
+        ),
+    ],
+)
+def test_wherever_a_manifest_asks_for_pages(manifest: dict[str, Any], where: str, tmp_path: Path) -> None:
+    result = info(tmp_path, pods=[manifest])
+    assert (result["verdict"], result["reason"]) == ("fail", "needs_cpu_or_memory")
+    assert [row["where"] for row in result["pod_results"][0]["findings"]] == [where]
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    [
+        {"kind": "Deployment", "spec": {"replicas": 1}},
+        {"spec": {"containers": []}},
+        {"kind": "List", "items": [None]},
+    ],
+)
+def test_a_manifest_that_makes_no_pod_is_not_fine(manifest: dict[str, Any], tmp_path: Path) -> None:
+    assert info(tmp_path, pods=[manifest])["reason"] == "no_spec"
+
+
+@pytest.mark.parametrize("resources", [["hugepages-2Mi"], {"limits": "hugepages-2Mi"}, "2Mi"])
+def test_resources_of_another_shape_are_no_crash(resources: Any, tmp_path: Path) -> None:
+    manifest = {"spec": {"containers": [{"name": "c", "resources": resources}, "d"]}}
+    assert info(tmp_path, pods=[manifest])["reason"] == "bad_quantity"
+    node = {"capacity": {"hugepages-2Mi": "0"}}
+    asked = {"sysroot": str(tmp_path), "pods": [manifest], "pods_on_node": True, "node": node}
+    assert run_module("kubelet_info", asked)["reason"] == "bad_quantity"
+
+
+def test_limits_of_the_pod_itself_count(tmp_path: Path) -> None:
+    pool(tmp_path, 2048, 100, 60)
+    own = pod({"hugepages-2Mi": "20Mi", "cpu": 1}, resources={"limits": {"hugepages-2Mi": "80Mi", "cpu": 1}})
+    result = info(tmp_path, node={"capacity": {"hugepages-2Mi": "200Mi"}}, pods=[own], pods_on_node=True)
+    assert (result["verdict"], row(result, "2M")["outside_pages"]) == ("pass", 0)
 
 
 def test_init_containers_are_looked_at_too(tmp_path: Path) -> None:
@@ -164,7 +233,9 @@ def test_neighbours_of_a_pool_used_outside(
     tmp_path: Path, capacity: str, total: int, free: int, reserved: int, verdict: str, outside: int
 ) -> None:
     pool(tmp_path, 1 << 20, total, free, reserved)
-    result = info(tmp_path, node={"capacity": {"hugepages-1Gi": capacity}}, pods_requested={"hugepages-1Gi": 0})
+    result = info(
+        tmp_path, node={"capacity": {"hugepages-1Gi": capacity}}, pods_requested={"hugepages-1Gi": 0}
+    )
     assert (result["verdict"], row(result, "1G")["outside_pages"]) == (verdict, outside)
     stale = capacity == "19Gi"
     reason = "kubelet_capacity_stale" if stale else "pool_used_outside_kubernetes"
