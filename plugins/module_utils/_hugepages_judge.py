@@ -179,7 +179,7 @@ def _row(want: Want, pool: Mapping[str, Any] | None, context: Context) -> dict[s
     ids = sorted({*map(int, got["nodes"]), *(want.nodes or {})})
     nodes = {}
     for node in ids:
-        have = got["nodes"].get(str(node), {}).get("persistent", 0)
+        have = _pages_on(got, node, context)
         nodes[str(node)] = {"asked": None if want.nodes is None else want.nodes.get(node, 0), "got": have}
     spread = context.hugepage_nodes()
     return {
@@ -196,6 +196,21 @@ def _row(want: Want, pool: Mapping[str, Any] | None, context: Context) -> dict[s
         if spread
         else {},
     }
+
+
+def _pages_on(pool: Mapping[str, Any], node: int, context: Context) -> int | None:
+    """Persistent pages of POOL on NODE; None where the files of its node directory are missing and could tell more.
+
+    A node without memory has no such files on many kernels, and a kernel without NUMA has them for no node.
+    """
+    counted, total = pool["nodes"], pool["persistent"]
+    if str(node) in counted:
+        found: int | None = counted[str(node)]["persistent"]
+        return found
+    if not counted and context.topology.source == "no_numa":
+        return total if node == 0 else 0
+    known = [row["persistent"] for row in counted.values()]
+    return 0 if None not in known and sum(known) == total else None
 
 
 def _judge_size(

@@ -157,6 +157,37 @@ def test_exact_pools_pass_per_node(tmp_path: Path) -> None:
     assert row(one)["nodes"]["1"] == {"asked": 0, "got": 200}
 
 
+@pytest.mark.parametrize("counted", [{}, {0: 30}])
+def test_nodes_without_counters_are_not_evaluated(tmp_path: Path, counted: dict[int, int]) -> None:
+    put(tmp_path, f"{NODE}/online", "0-1")
+    put(tmp_path, f"{NODE}/has_memory", "0-1")
+    pool(tmp_path, 100)
+    for node, pages in counted.items():
+        pool(tmp_path, pages, node=node)
+    result = read(tmp_path, pools=[{"size": "2M", "nodes": {"0": 30, "1": 70}}])
+    assert (result["verdict"], result["reason"]) == ("not_evaluated", "unreadable")
+    assert row(result)["nodes"]["1"] == {"asked": 70, "got": None}
+    assert read(tmp_path, pools=[{"size": "2M", "count": 100}])["verdict"] == "pass"
+    assert read(tmp_path, pools=[{"size": "2M", "count": 99}])["verdict"] == "fail"
+
+
+def test_a_node_without_counters_has_no_pages_where_the_others_have_all(tmp_path: Path) -> None:
+    put(tmp_path, f"{NODE}/online", "0-1")
+    pool(tmp_path, 100)
+    pool(tmp_path, 100, node=0)
+    result = read(tmp_path, pools=[{"size": "2M", "nodes": {"0": 50, "1": 50}}])
+    assert (result["verdict"], result["reason"]) == ("fail", "wrong_node")
+    assert read(tmp_path, pools=[{"size": "2M", "nodes": {"0": 100, "1": 0}}])["verdict"] == "pass"
+
+
+@pytest.mark.parametrize(("node", "verdict"), [(0, "pass"), (1, "fail")])
+def test_all_pages_of_a_kernel_without_numa_are_on_node_0(tmp_path: Path, node: int, verdict: str) -> None:
+    put(tmp_path, "/sys/devices/system/cpu/online", "0-3")
+    pool(tmp_path, 100)
+    assert read(tmp_path, pools=[{"size": "2M", "count": 100, "node": node}])["verdict"] == verdict
+    assert read(tmp_path, pools=[{"size": "2M", "count": 99, "node": 0}])["verdict"] == "fail"
+
+
 @pytest.mark.parametrize("got", [99, 101])
 def test_no_tolerance(tmp_path: Path, got: int) -> None:
     pool(tmp_path, got)
