@@ -16,6 +16,8 @@ from ._intent import format_size
 from ._tree import Tree
 
 _ROOT = "/sys/fs/cgroup"
+# v1 says that there is no limit by the largest number that its counter holds, rounded down to whole pages.
+_NO_LIMIT = 1 << 62
 _UNITS = ((1 << 20, "GB"), (1 << 10, "MB"), (1, "KB"))
 
 
@@ -48,7 +50,7 @@ def limits(tree: Tree, size_kb: int, pid: str = "self") -> list[Limit]:
             folder = "/".join([base, *parts[:depth]])
             for name, used, at_touch in names:
                 text = tree.text(f"{folder}/{name}")
-                if text and text.isdigit():
+                if text and text.isdigit() and int(text) < _NO_LIMIT:
                     count = tree.number(f"{folder}/{used}") or 0
                     found.append(Limit(f"{folder}/{name}", int(text), count, at_touch))
     return found
@@ -72,6 +74,7 @@ def _groups(
         controllers, _colon, path = rest.partition(":")
         if hierarchy == "0" and not controllers:
             yield _ROOT, path, v2
+            yield f"{_ROOT}/unified", path, v2  # where systemd mounts it beside v1
         elif "hugetlb" in controllers.split(","):
             yield f"{_ROOT}/{controllers}", path, v1
 

@@ -140,6 +140,30 @@ def test_limits(
     assert (row["verdict"], row["reason"], row["limit_bytes"]) == (verdict, reason, limit)
 
 
+@pytest.mark.parametrize(
+    ("line", "files", "limit"),
+    [
+        ("9:hugetlb:/pod", {"hugetlb/pod/hugetlb.2MB.limit_in_bytes": 9223372036854771712}, None),
+        ("9:hugetlb:/pod", {"hugetlb/pod/hugetlb.2MB.limit_in_bytes": 9223372036852678656}, None),
+        ("4:cpu,hugetlb:/pod", {"cpu,hugetlb/pod/hugetlb.2MB.limit_in_bytes": 4096}, 4096),
+        ("9:hugetlb:/docker/1f", {"hugetlb/hugetlb.2MB.limit_in_bytes": 2097152}, 2097152),
+        ("0::/../../pod", {"pod/hugetlb.2MB.max": 7}, 7),
+        ("0::/pod", {"unified/pod/hugetlb.2MB.max": 5, "pod/hugetlb.2MB.max": "max"}, 5),
+        ("12:hugetlb_x:/pod\n0::/", {"hugetlb/pod/hugetlb.2MB.limit_in_bytes": 4}, None),
+    ],
+)
+def test_limits_wherever_the_controller_is(
+    tmp_path: Path, line: str, files: dict[str, Any], limit: int | None
+) -> None:
+    vh.pool(tmp_path, 0, "2048kB", 512)
+    vh.pool(tmp_path, 1, "2048kB", 0)
+    put(tmp_path, "/proc/self/cgroup", f"{line}\n")
+    for name, value in files.items():
+        put(tmp_path, f"/sys/fs/cgroup/{name}", f"{value}\n")
+    row = need(tmp_path)
+    assert (row["limit_bytes"], row["verdict"]) == (limit, "pass" if limit is None else "fail")
+
+
 def test_reserved_pages_cannot_be_had(tmp_path: Path) -> None:
     vh.pool(tmp_path, 0, "2048kB", 512)
     vh.pool(tmp_path, 1, "2048kB", 0)
