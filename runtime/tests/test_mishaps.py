@@ -21,6 +21,7 @@ import test_faults
 from firsttouch import InferenceClient, InferenceServer, Options, _holder
 from firsttouch import _session as session
 from firsttouch._holder import Holder
+from firsttouch._lanes import LANE, at
 from firsttouch._shm_server import ShmPort
 from firsttouch._stream_server import StreamPort
 from firsttouch._waiting import hush
@@ -331,6 +332,58 @@ def test_close_while_others_wait(transport: str, tmp_path: Path) -> None:
             thread.join(2)
             assert not thread.is_alive()
     assert [type(error) for error in caught] == [BrokenError] * 3
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_close_while_others_wait_for_a_lane(transport: str, tmp_path: Path) -> None:
+    """Who waits for a lane of a client that is closed is told at once, though nobody gives one back."""
+    caught: list[BaseException] = []
+
+    def ask() -> None:
+        try:
+            client.infer(request(1), timeout=30)
+        except BaseException as error:  # noqa: BLE001  looked at below
+            caught.append(error)
+
+    with served(address_of(transport, tmp_path)) as (where, _):
+        client = InferenceClient(where, reconnect=False)
+        with client.lane():
+            thread = threading.Thread(target=ask)
+            thread.start()
+            session = client._connector.session()
+            assert eventually(lambda: session._waiters == 1)
+            client.close()
+            thread.join(5)
+            assert not thread.is_alive()
+        assert [type(error) for error in caught] == [BrokenError]
+
+
+def test_write_into_a_closed_lane(tmp_path: Path) -> None:
+    """A lane of a client that is closed may be another one's: nothing is written there any more."""
+    with served(address_of("shm", tmp_path), options=Options(lanes=1)) as (where, _):
+        client = InferenceClient(where, reconnect=False)
+        with client.lane() as lane:
+            closed: Any = lane._lane
+            client.close()
+            assert eventually(lambda: closed._words[_owner_of(closed)] == 0)
+            with InferenceClient(where) as second, second.lane() as other:
+                for name, value in request(7).items():
+                    other.request[name][...] = value
+                # The same memory.
+                assert (closed.request["obs"] == 7).all()
+                before = closed._words[closed._req]
+                with pytest.raises(BrokenError):
+                    closed.write(request(1))
+                with pytest.raises(BrokenError):
+                    closed.submit(b"", 2**63)
+                assert closed._words[closed._req] == before
+                other.infer()
+                check(7, other.reply)
+
+
+def _owner_of(lane: Any) -> int:
+    """The index of the word that says whose LANE is."""
+    return int(lane._req) + (at(LANE, "owner_pid") - at(LANE, "req_seq")) // 4
 
 
 def _block(lane: Any) -> None:

@@ -9,6 +9,7 @@ import resource
 import select
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -80,6 +81,35 @@ def test_lookout_that_cannot_go_on(capfd: pytest.CaptureFixture[str]) -> None:
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
         assert time.monotonic() - began < 10
     assert "no idea" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("fails", ["step", "job"])
+def test_lookout_whose_words_nobody_reads(fails: str) -> None:
+    """A process whose stderr is gone ends as any other when nobody looks after its clients, and goes on after less."""
+
+    def run() -> None:
+        def fail() -> None:
+            failed.append(True)
+            raise RuntimeError("no idea")
+
+        failed: list[bool] = []
+        reader, writer = os.pipe()
+        os.close(reader)
+        sys.stderr = open(writer, "w", buffering=1, encoding="ascii")  # noqa: SIM115  closed with the process
+        lookout = Lookout()
+        if fails == "step":
+            lookout.tend(os.eventfd(1), fail, lambda: 1.0)
+        lookout.start(os.sched_getaffinity(0))
+        if fails == "job":
+            lookout.every(0.01, fail)
+            assert eventually(lambda: len(failed) > 3)
+            os._exit(3)
+        time.sleep(20)
+
+    with child(run) as pid:
+        began = time.monotonic()
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == (1 if fails == "step" else 3)
+        assert time.monotonic() - began < 10
 
 
 @contextlib.contextmanager

@@ -288,6 +288,15 @@ def test_no_restart(folder: Path) -> None:
                 lane.result()
 
 
+def test_signal_that_asks_for_metrics(folder: Path) -> None:
+    """SIGUSR1 to a service that keeps no metrics ends nothing."""
+    with managed(folder, *words(folder)) as manager, InferenceClient(f"shm://{folder}/s") as client:
+        for number in range(3):
+            os.kill(manager.pid, signal.SIGUSR1)
+            ask(client, number)
+        assert manager.kill(signal.SIGTERM) == 0
+
+
 def beats(manager: Manager) -> int:
     """How many beats came."""
     return manager.messages.count("WATCHDOG=1")
