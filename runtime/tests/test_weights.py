@@ -365,8 +365,9 @@ def cached(path: Path) -> float:
         vector = (ctypes.c_ubyte * pages)()
         anchor = ctypes.c_char.from_buffer(view)
         libc = ctypes.CDLL(None)
-        assert libc.mincore(ctypes.c_void_p(ctypes.addressof(anchor)), ctypes.c_size_t(len(view)), vector) == 0
+        failed = libc.mincore(ctypes.c_void_p(ctypes.addressof(anchor)), ctypes.c_size_t(len(view)), vector)
         del anchor
+        assert not failed
         return sum(value & 1 for value in vector) / pages
 
 
