@@ -101,6 +101,8 @@ def test_faults(etc: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(etc, "servers", address=address)
     found = ping(etc, capsys, 1, "--server", "x")
     assert found["answered"] == 0 and f"nobody serves {address}" in found["faults"][0]
+    assert cli.main(["ping", address, "--calls", "3"]) == 1
+    assert capsys.readouterr().out.startswith(f"{address}: 0 of 3 calls answered\n")
 
 
 def test_without_calls_nothing_is_sent(

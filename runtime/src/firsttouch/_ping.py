@@ -213,7 +213,8 @@ def _policy(row: dict[str, Any]) -> str:
 
 def text(found: dict[str, Any]) -> str:
     """The result for people."""
-    lines = [f"{found['address']}: {found['answered']} of {found['calls']} calls answered over {found['transport']}"]
+    over = f" over {found['transport']}" if found["transport"] else ""
+    lines = [f"{found['address']}: {found['answered']} of {found['calls']} calls answered{over}"]
     if found["answered"]:
         words = ", ".join(f"{name.removesuffix('_us')} {found[name]}" for name in _FIGURES)
         limit = f" (target {found['latency_target_us']:g})" if found["latency_target_us"] is not None else ""

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from firsttouch._job import Job
 
 _HANDLER = "firsttouch._policy:Policy"
+_BENCH = """48 KiB there and 4 KiB back, a server on the last allowed CPU and one client on the first. Takes some ten
+seconds, in which nothing else should run. Beside other transports: `make bench` in the repository."""
 # No more than that: there are libraries which go through all that are allowed.
 _OPEN_FILES = 65536
 
@@ -69,12 +71,14 @@ def _parser() -> argparse.ArgumentParser:
     _add_etc(serve)
     serve.add_argument("--address", action="append", help="shm:///path, unix:///path, tcp://host:port, auto (default)")
     serve.add_argument("--handler", default=_HANDLER, metavar="MODULE:NAME", help="a callable with .schema, or a class")
-    serve.add_argument("--lanes", type=int, default=64, help="requests that can be under way")
-    serve.add_argument("--max-batch", type=int, default=64)
-    serve.add_argument("--pages", default="auto", choices=("auto", "hugetlb", "thp", "4k"))
+    serve.add_argument("--lanes", type=int, default=64, help="requests that can be under way, 64 by default")
+    serve.add_argument("--max-batch", type=int, default=64, help="of them the handler gets at once, 64 by default")
+    serve.add_argument(
+        "--pages", default="auto", choices=("auto", "hugetlb", "thp", "4k"), help="of shared memory; auto by default"
+    )
     serve.add_argument("--cpu", type=int, help="pin the server to this CPU, and its memory to the CPU's node")
     serve.add_argument("--fifo", type=int, metavar="PRIORITY", help="real-time priority of the server, with --cpu")
-    serve.add_argument("--spin-us", type=float, default=50.0, help="how long to wait on the CPU before sleeping")
+    serve.add_argument("--spin-us", type=float, default=50.0, help="wait on the CPU before sleeping, 50 by default")
     serve.add_argument("--metrics", type=Path, metavar="FILE", help="for Prometheus text, each 15 s and on SIGUSR1")
     for name in ("cert", "key", "authority"):
         serve.add_argument(f"--tls-{name}", metavar="FILE", help="PEM; all three are a must off loopback")
@@ -94,9 +98,10 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("--json", action="store_true")
     check.set_defaults(run=_check)
 
-    bench = commands.add_parser("bench", help="measure round trips on this machine")
-    bench.add_argument("what", choices=("transport",))
-    bench.add_argument("--calls", type=int, default=5000)
+    words = "measure round trips on this machine"
+    bench = commands.add_parser("bench", help=words, description=f"{words}: {_BENCH}")
+    bench.add_argument("what", choices=("transport",), help="shm, shm in place, unix and tcp, one after the other")
+    bench.add_argument("--calls", type=int, default=5000, help="of each, 5000 by default")
     bench.add_argument("--json", action="store_true")
     bench.set_defaults(run=_bench)
 
@@ -192,6 +197,10 @@ def _hold(job: Job) -> int:
     signal.signal(signal.SIGUSR1, lambda *_: os.kill(holder.pid, signal.SIGUSR1) if holder.pid else None)
     for line in holder.describe():
         print(line, flush=True)
+    if job.choice is not None:
+        print(f"auto: {job.choice.words}", flush=True)
+        if job.choice.warning:
+            _say(job.choice.warning)
     holder.run()
     return 0
 
