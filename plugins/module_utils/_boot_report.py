@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -304,4 +305,6 @@ def _line(line: str | None, entry: Entry | None) -> dict[str, Any] | None:
 
 
 def _errno_reason(exc: OSError) -> str:
+    if exc.errno == errno.ENODATA:
+        return "not_recorded"
     return "permission_denied" if isinstance(exc, PermissionError) else "unreadable"

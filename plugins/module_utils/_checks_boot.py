@@ -17,7 +17,7 @@ from ._thp import ARGUMENT
 from ._verdict import Result, judge, skipped
 
 _POOL_KEYS = ("hugepages", "hugepagesz", "default_hugepagesz")
-_UNKNOWN = ("permission_denied", "unreadable", "unsupported_bootloader", "default_entry_not_found")
+_UNKNOWN = ("permission_denied", "unreadable", "not_recorded", "unsupported_bootloader", "default_entry_not_found")
 _CPU = "/sys/devices/system/cpu"
 
 
@@ -281,11 +281,9 @@ def check_pending_reboot(ctx: Context) -> Iterator[Result]:
 
 
 def _foreign_pending(ctx: Context, running: Line, following: Line) -> Iterator[Result]:
-    """What else the next boot would change: other tokens, another kernel, what packages ask for."""
+    """What else the next boot would change: other tokens, another kernel."""
     layers = layers_of(ctx)
     entry, places = layers.entry, layers.configured or []
-    packages = (ctx.text("/run/reboot-required.pkgs") or "").split()
-    marked = ctx.text("/run/reboot-required") is not None
     kernels = (running.facts.release, entry.version if entry and entry.version else running.facts.release)
     rows: tuple[tuple[str, list[str], str, str, str], ...] = (
         (
@@ -302,13 +300,6 @@ def _foreign_pending(ctx: Context, running: Line, following: Line) -> Iterator[R
             following.file,
             "The next boot brings another kernel: verify again after it.",
         ),
-        (
-            "reboot_required",
-            (sorted(set(packages)) or ["some package"]) if marked else [],
-            "packages_want_reboot",
-            "/run/reboot-required",
-            "Packages ask for a reboot; nothing of ours needs it.",
-        ),
     )
     for name, found, reason, source, remedy in rows:
         yield judge(
@@ -323,6 +314,24 @@ def _foreign_pending(ctx: Context, running: Line, following: Line) -> Iterator[R
         )
 
 
+def check_reboot_required(ctx: Context) -> Iterator[Result]:
+    """What packages ask for, where both lines are known."""
+    if any(isinstance(line_of(ctx, layer), NoLine) for layer in ("running", "next_boot")):
+        return
+    packages = (ctx.text("/run/reboot-required.pkgs") or "").split()
+    marked = ctx.text("/run/reboot-required") is not None
+    yield judge(
+        "boot.reboot_required",
+        "next_boot",
+        [],
+        (sorted(set(packages)) or ["some package"]) if marked else [],
+        reason="packages_want_reboot",
+        source="/run/reboot-required",
+        remedy="Packages ask for a reboot; nothing of ours needs it.",
+        intended=False,
+    )
+
+
 CHECKS = (
     Check("boot.problem", ("next_boot",), check_problems, _asked),
     Check("boot.tokens", ("configured", "next_boot", "running"), check_tokens, _asked),
@@ -335,4 +344,5 @@ CHECKS = (
     Check("boot.effect", ("next_boot", "running"), check_effect, _asked),
     Check("boot.accepted", ("running",), check_accepted, _asked),
     Check("boot.pending_reboot", ("next_boot",), check_pending_reboot, _asked),
+    Check("boot.reboot_required", ("next_boot",), check_reboot_required, lambda ctx: False),
 )

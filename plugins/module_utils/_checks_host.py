@@ -35,18 +35,22 @@ FLOOR = "firsttouch_reserve_floor_bytes"
 _T = TypeVar("_T")
 REMEDIES = {
     "permission_denied": "Run the verification as root.",
-    "not_recorded": "It could not be read when the host was recorded: record it again, as root.",
+    "not_recorded": "The recording does not have it: record it again, as root, with firsttouch.host.collect.",
     "scrubbed": "Addresses and ids were replaced when the host was recorded: record it without scrubbing.",
 }
 
 
 class Unreadable(Exception):
-    """PATH is there or may be there, but cannot be read or understood. `reason` is permission_denied or unreadable."""
+    """PATH is there or may be there, but cannot be read or understood.
+
+    `reason` is permission_denied, not_recorded (a sosreport does not have it) or unreadable.
+    """
 
     def __init__(self, path: str, exc: OSError) -> None:
         super().__init__(f"{path}: {exc.strerror or exc}")
         self.path = path
-        self.reason = "permission_denied" if exc.errno in (errno.EACCES, errno.EPERM) else "unreadable"
+        denied = exc.errno in (errno.EACCES, errno.EPERM)
+        self.reason = "permission_denied" if denied else "not_recorded" if exc.errno == errno.ENODATA else "unreadable"
 
 
 @dataclass(frozen=True)
@@ -89,10 +93,11 @@ class Context:
         unusable: tuple[str, str] | None = None,
         refusals: Sequence[Refusal] = (),
         is_recorded: bool = False,
+        unplanned: Sequence[Refusal] = (),
     ) -> None:
         """PLAN is the host's own plan.json when it IS_RECORDED; else RECORDED is, and UNUSABLE (reason, text) why it
         cannot be used although it is there. With REFUSALS the intent does not fit the host, and PLAN is what is held
-        against it instead."""
+        against it instead. UNPLANNED is what a sosreport has too little for, and PLAN does without."""
         self.plan = plan
         self.root = root
         self.live = os.path.realpath(root) == "/"
@@ -100,6 +105,7 @@ class Context:
         self.unusable = unusable
         self.refusals = refusals
         self.is_recorded = is_recorded
+        self.unplanned = unplanned
         self.intent: Mapping[str, Any] = intent if intent is not None else plan.get("intent") or {}
         self._kept: dict[str, Any] = {}
 

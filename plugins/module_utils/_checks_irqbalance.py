@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator
 
 from . import _irqbalance
-from ._checks_host import IRQBALANCE, ISOLATED, Check, Context
+from ._checks_host import IRQBALANCE, ISOLATED, REMEDIES, Check, Context, Unreadable
 from ._cpulist import CpuListError, format_list, parse, parse_mask
 from ._irqbalance import DROPIN, ENVIRONMENT
 from ._systemd import is_ours
@@ -109,9 +109,14 @@ def check_mode(ctx: Context) -> Iterator[Result]:
     remedy = f"Run provision with {IRQBALANCE}: {mode}."
     wanted = _irqbalance.wanted_files(mode, str(ctx.section("cpu_isolation").get("isolated") or ""))
     for path, text in sorted(wanted.items()):
-        found = ctx.text(path)
+        name = f"cpu_isolation.irqbalance.{'dropin' if path == DROPIN else 'environment'}"
+        try:
+            found = ctx.text(path)
+        except Unreadable as exc:
+            yield skipped(name, "configured", exc.reason, source=path, remedy=REMEDIES.get(exc.reason, ""))
+            continue
         yield judge(
-            f"cpu_isolation.irqbalance.{'dropin' if path == DROPIN else 'environment'}",
+            name,
             "configured",
             "absent" if text is None else "as planned",
             "absent" if found is None else "as planned" if text and found == text.strip() else "different",

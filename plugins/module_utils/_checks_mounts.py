@@ -112,7 +112,6 @@ def _check_access(ctx: Context, identity: str, want: Mapping[str, Any], mount: M
     owner, group = str(want.get("owner") or "root"), str(want.get("group") or "root")
     mode = int(str(want.get("mode") or "0755"), 8)
     remedy = f"Run provision with {MOUNTS}: owner, group and mode must be options of the mount."
-    uid, gid = lookup_id(ctx, owner, "passwd"), lookup_id(ctx, group, "group")
     if ctx.live:
         found = ctx.stat(mount.path)
         if found is None:
@@ -122,9 +121,12 @@ def _check_access(ctx: Context, identity: str, want: Mapping[str, Any], mount: M
     else:
         # hugetlbfs shows uid, gid and mode only where they differ from root, root, 0755.
         live = (mount.uid or 0, mount.gid or 0, int(mount.mode or "755", 8))
-    rows = (("owner", owner, uid, live[0]), ("group", group, gid, live[1]))
-    for name, asked, number, got in rows:
-        database = "passwd" if name == "owner" else "group"
+    for name, asked, database, got in (("owner", owner, "passwd", live[0]), ("group", group, "group", live[1])):
+        try:
+            number = lookup_id(ctx, asked, database)
+        except Unreadable as exc:
+            yield skipped(f"{identity}.{name}", "running", exc.reason, expected=asked, source=exc.path)
+            continue
         if number is None and ctx.unrecorded("/etc"):
             source = f"/etc/{database}"
             yield skipped(f"{identity}.{name}", "running", "not_recorded", expected=asked, source=source)

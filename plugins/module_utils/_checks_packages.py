@@ -30,7 +30,7 @@ def check_newest(ctx: Context) -> Iterator[Result]:
     version, source, why = _next_kernel(ctx)
     if kp.BOOT in tree.trouble or not found or version is None:
         reason = why if found else "no_kernel_image"
-        reason = "permission_denied" if kp.BOOT in tree.trouble else reason
+        reason = tree.reason(kp.BOOT) if kp.BOOT in tree.trouble else reason
         where = source if found else kp.BOOT
         yield skipped(_NEWEST, "next_boot", reason, observed=found or None, source=where, intended=False)
         return
@@ -58,7 +58,7 @@ def check_initrd(ctx: Context) -> Iterator[Result]:
         return
     initrd = kp.initrd_of(tree, version)
     if kp.BOOT in tree.trouble:
-        yield skipped(_INITRD, "next_boot", "permission_denied", source=kp.BOOT, intended=False)
+        yield skipped(_INITRD, "next_boot", tree.reason(kp.BOOT), source=kp.BOOT, intended=False)
         return
     modules = f"/lib/modules/{version}/modules.dep"
     built = kp.changed_at(ctx.root, initrd) if initrd else None
@@ -118,7 +118,7 @@ def check_drivers(ctx: Context) -> Iterator[Result]:
     found = list(kp.drivers(tree))
     refused = next((path for path in tree.trouble if path.startswith(kp.DKMS)), None)
     if refused:
-        yield skipped("boot.drivers", "next_boot", "permission_denied", source=refused, intended=False)
+        yield skipped("boot.drivers", "next_boot", tree.reason(refused), source=refused, intended=False)
     version, source, why = _next_kernel(ctx)
     for name in dict.fromkeys(driver.name for driver in found):
         mine = [driver for driver in found if driver.name == name]

@@ -43,6 +43,9 @@ def check_plan(ctx: Context) -> Iterator[Result]:
 
 def check_refused(ctx: Context) -> Iterator[Result]:
     """What the variables ask for does not fit this host, as after a CPU or a DIMM was lost: no plan comes of them."""
+    for refusal in ctx.unplanned:
+        name = f"plan.refused.{refusal.variable.removeprefix(PREFIX)}"
+        yield skipped(name, "configured", "not_recorded", observed=refusal.text, source="the sosreport")
     seen: Counter[str] = Counter()
     for refusal in ctx.refusals:
         name = f"plan.refused.{refusal.variable.removeprefix(PREFIX)}"
@@ -77,7 +80,11 @@ def check_drift(ctx: Context) -> Iterator[Result]:
     if ctx.unusable is not None:
         reason, text = ctx.unusable
         remedy = "The runtime reads that file too: mend it as said, then run provision."
-        yield skipped("plan.drift", "configured", reason, observed=text, source=PLAN, remedy=remedy)
+        unknown = reason == "not_recorded"
+        yield skipped(
+            "plan.drift", "configured", reason, observed=text, source=PLAN, remedy="" if unknown else remedy,
+            intended=not unknown,
+        )  # fmt: skip
         return
     if ctx.recorded is None or ctx.refusals:
         return

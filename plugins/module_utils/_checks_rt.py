@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from . import _sched, _sysctl_foreign
-from ._checks_host import RT_RUNTIME, Check, Context
+from ._checks_host import RT_RUNTIME, Check, Context, Unreadable
 from ._cpulist import parse
 from ._verdict import Result, judge, not_applicable, skipped
 
@@ -118,9 +118,8 @@ def check_fair_server(ctx: Context) -> Iterator[Result]:
     try:
         cpus = _sched.fair_server(ctx.root)
     except OSError as exc:
-        yield skipped(
-            identity, "running", "permission_denied", observed=str(exc), source=path, intended=False
-        )
+        reason = Unreadable(path, exc).reason
+        yield skipped(identity, "running", reason, observed=str(exc), source=path, intended=False)
         return
     if not cpus:
         yield skipped(identity, "running", "not_available", source=path, intended=False)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from . import _files, _runtime_install
-from ._checks_host import MODELS, REMEDIES, SERVERS, Check, Context
+from ._checks_host import MODELS, REMEDIES, SERVERS, Check, Context, Unreadable
 from ._plan_document import COLLECTION
 from ._verdict import Result, judge, skipped
 
@@ -100,10 +100,16 @@ def check_files(ctx: Context) -> Iterator[Result]:
     for path, text in texts.items():
         folder, name = path.split("/")[-2:]
         identity = f"runtime.file.{folder}/{name}"
-        if ctx.unrecorded(os.path.dirname(path)) and ctx.unrecorded(etc):
+        own = recorded.get(f"{folder}/{name}")
+        try:
+            unrecorded = ctx.unrecorded(os.path.dirname(path)) and ctx.unrecorded(etc)
+            found = ctx.raw(path)
+        except Unreadable as exc:
+            yield skipped(identity, "configured", exc.reason, source=path, remedy=REMEDIES.get(exc.reason, ""))
+            continue
+        if unrecorded:
             yield skipped(identity, "configured", "not_recorded", source=path)
             continue
-        found, own = ctx.raw(path), recorded.get(f"{folder}/{name}")
         as_planned = found is not None and ctx.same(path, found, text, own)
         if as_planned is None:
             yield skipped(identity, "configured", "scrubbed", source=path, remedy=REMEDIES["scrubbed"])

@@ -59,7 +59,11 @@ def _report(ctx: Context) -> dict[str, dict[str, Any]]:
 
     def read() -> dict[str, dict[str, Any]]:
         want = {_sysctl.normalize(key): value for key, value in _planned(ctx).items()}
-        return _sysctl_judge.report(resolution(ctx), want, foreign=_foreign(ctx)) if want else {}
+        try:
+            foreign = _foreign(ctx)
+        except OSError:  # who else may set it cannot be told, which vm_sysctls.tuned says; that it is wrong can
+            foreign = []
+        return _sysctl_judge.report(resolution(ctx), want, foreign=foreign) if want else {}
 
     found: dict[str, dict[str, Any]] = ctx.keep("sysctl_report", read)
     return found

@@ -145,7 +145,11 @@ def _active(ctx: Context, name: str) -> Result:
         active, source = any(mount.path == where for mount in mounts), where
     else:
         source = f"{_RUN}/invocation:{name}"
-        if ctx.names(_RUN) is None:
+        try:
+            there = ctx.names(_RUN) is not None
+        except Unreadable as exc:  # of what the others are made is known all the same
+            return skipped(identity, "running", exc.reason, expected="active", source=_RUN)
+        if not there:
             return skipped(identity, "running", "not_available", expected="active", source=_RUN)
         active = _is_link(ctx, source)
     return judge(

@@ -14,6 +14,8 @@ import stat
 import tempfile
 from collections.abc import Iterator
 
+from . import _sosreport
+
 _LIMIT = 64 << 20
 _PIECE = 1 << 16
 _NOT_REGULAR = "not a regular file"
@@ -30,6 +32,7 @@ _REMEDIES: dict[int, tuple[str | None, str]] = {
     errno.EISDIR: (None, "a file belongs there: move the directory away"),
     errno.ENOTDIR: (None, "a directory belongs in its path: move the file that is there away"),
     errno.EFBIG: (None, "that is no file of its kind: move it away"),
+    errno.ENODATA: (None, "this sosreport does not have it: look at the host itself"),
     errno.EIO: (None, "the device under it fails: see the kernel's log"),
 }
 _MAX_LINKS = 40
@@ -47,7 +50,8 @@ def resolve(root: str, path: str) -> str:
     """Return the real path of the absolute PATH seen from inside ROOT.
 
     Symbolic links are followed as a process chrooted into ROOT would: absolute targets start at ROOT and
-    `..` stops there. Components that do not exist are kept as they are. Raises OSError(ELOOP).
+    `..` stops there. Components that do not exist are kept as they are. Raises OSError(ELOOP), and OSError(ENODATA) in
+    an unpacked sosreport for what is not there and may be on the host.
     """
     base = os.path.realpath(root)
     pending = [part for part in reversed(path.split("/")) if part]
@@ -76,7 +80,22 @@ def resolve(root: str, path: str) -> str:
         if target.startswith("/"):
             done = []
         pending.extend(step for step in reversed(target.split("/")) if step)
-    return os.path.join(base, *done)
+    real = os.path.join(base, *done)
+    report = _sosreport.of(base)
+    if report is not None and not os.path.lexists(real):
+        report.check("/" + "/".join(done))
+    return real
+
+
+def listing(root: str, real: str) -> list[str]:
+    """The names in the folder REAL, a result of resolve(). Raises OSError, also where a sosreport may lack some."""
+    names = os.listdir(real)
+    report = _sosreport.of(os.path.realpath(root))
+    if report is not None:
+        path = inside(root, real)
+        report.check_listing(path)
+        names = list({*names, *report.names(path)})
+    return names
 
 
 def inside(root: str, real: str) -> str:
@@ -141,7 +160,7 @@ def exists(root: str, path: str) -> bool:
 def list_dir(root: str, path: str) -> list[str] | None:
     """Return the names in the directory PATH inside ROOT in C (byte) order; None when it does not exist."""
     try:
-        names = os.listdir(resolve(root, path))
+        names = listing(root, resolve(root, path))
     except (FileNotFoundError, NotADirectoryError):
         return None
     return sorted(names, key=os.fsencode)

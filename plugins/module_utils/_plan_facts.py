@@ -15,6 +15,7 @@ from ._cmdline import split
 from ._kernel_args import KernelFacts
 from ._kernel_images import installed_releases
 from ._memory_slots import Slots, read_slots
+from ._sosreport import UNKNOWN
 from ._sysctl import normalize
 from ._topology import Topology, read_topology
 from ._tree import Tree
@@ -135,8 +136,15 @@ def _claims(tree: Tree) -> tuple[_services.Claim, ...] | None:
 
 def _thp_choices(tree: Tree) -> dict[str, tuple[str, ...]]:
     """What the running kernel offers for transparent huge pages, by setting."""
-    texts = {name: tree.text(f"{_thp.DIRECTORY}/{name}") for name in _thp.KNOWN}
-    return {name: _thp.choices(text)[0] for name, text in texts.items() if text is not None}
+    found = {}
+    for name in _thp.KNOWN:
+        path = f"{_thp.DIRECTORY}/{name}"
+        text = tree.text(path)
+        if text is not None:
+            found[name] = _thp.choices(text)[0]
+        elif tree.trouble.get(path) == UNKNOWN:
+            found[name] = _thp.KNOWN[name]  # nothing tells that this kernel lacks one
+    return found
 
 
 def _read_zones(tree: Tree) -> tuple[tuple[_watermark.Zone, ...], int | None, list[str]]:

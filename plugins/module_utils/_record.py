@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -54,6 +55,9 @@ def _read(root: str, path: str) -> dict[str, Any] | None:
     try:
         text = _files.read_text(root, path)
     except OSError as exc:
+        if exc.errno == errno.ENODATA:
+            text = f"{path} is not in the sosreport: give the variables of the host"
+            raise StateError("not_recorded", text) from None
         raise StateError("record_unreadable", f"{path}: {exc.strerror or exc}") from None
     if text is None:
         return None

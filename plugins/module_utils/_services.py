@@ -7,6 +7,7 @@ short, but changes nothing that we set. ufw sets sysctls too, but stopping a fir
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -88,13 +89,22 @@ def dropin(unit: str) -> str:
 
 def unit_file(root: str, unit: str) -> str | None:
     """Where UNIT is installed below ROOT; None when it is not, or masked. Raises OSError."""
+    unknown: OSError | None = None
     for folder in UNIT_DIRS:
-        real = os.path.join(_files.resolve(root, folder), unit)
+        try:
+            real = os.path.join(_files.resolve(root, folder), unit)
+        except OSError as exc:
+            if exc.errno != errno.ENODATA:
+                raise
+            unknown = exc  # a sosreport lacks this folder: it matters where no other one has the unit
+            continue
         if os.path.islink(real) and os.readlink(real) == "/dev/null":
             return None
         text = _files.read_text(root, f"{folder}/{unit}")
         if text is not None:
             return f"{folder}/{unit}" if text else None
+    if unknown is not None:
+        raise unknown
     return None
 
 

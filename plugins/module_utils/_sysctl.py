@@ -173,8 +173,8 @@ def parse_lines(text: str, file: str, real: str) -> tuple[list[Assignment], list
 def resolve_sysctls(root: str = "/", overlay: Mapping[str, str | None] | None = None) -> Resolution:
     """Read all sysctl files below ROOT. OVERLAY: {path: text, or None for absent} as if it were on disk."""
     layer = dict(overlay or {})
-    winners, masked = _winners(root, layer)
     result = Resolution(root, [], {}, [], [], [], {})
+    winners, masked = _winners(root, layer, result)
     by_file: dict[str, list[Assignment]] = {}
     for path in winners:
         by_file[path] = _read(root, path, layer, result)
@@ -184,7 +184,7 @@ def resolve_sysctls(root: str = "/", overlay: Mapping[str, str | None] | None = 
         result.masked[hidden] = by
         result.masked_lines.extend(_read(root, hidden, layer, None))
     lines: list[Assignment] = []
-    for path in _winners(root, layer, hidden_too=True)[0]:
+    for path in _winners(root, layer, result, hidden_too=True)[0]:
         lines.extend(by_file[path] if path in by_file else _read(root, path, layer, None))
     lines.extend(_read(root, SYSCTL_CONF, layer, None))
     # procps drops `key =`, which systemd writes as an empty value
@@ -193,20 +193,27 @@ def resolve_sysctls(root: str = "/", overlay: Mapping[str, str | None] | None = 
 
 
 def _winners(
-    root: str, layer: Mapping[str, str | None], hidden_too: bool = False
+    root: str, layer: Mapping[str, str | None], into: Resolution, hidden_too: bool = False
 ) -> tuple[list[str], list[tuple[str, str]]]:
     """The file that counts for each name, by name in byte order, and (masked file, masking file) pairs."""
     chosen: dict[str, str] = {}
     masked: list[tuple[str, str]] = []
     seen: set[str] = set()
     for directory in DIRECTORIES:
-        real = resolve(root, directory)
+        try:
+            real = resolve(root, directory)
+            there = [] if real in seen else list_dir(root, directory) or []
+        except OSError as exc:
+            if exc.errno != errno.ENODATA:
+                raise
+            into.unreadable[directory] = _why(exc)
+            continue
         if real in seen:  # /lib is /usr/lib
             continue
         seen.add(real)
         added = [path for path in layer if os.path.dirname(path) == directory]
         gone = {os.path.basename(path) for path in added if layer[path] is None}
-        names = set(list_dir(root, directory) or []) | {os.path.basename(path) for path in added}
+        names = set(there) | {os.path.basename(path) for path in added}
         for name in names - gone:
             if not name.endswith(".conf") or (name.startswith(".") and not hidden_too):
                 continue
@@ -244,9 +251,10 @@ def _read(root: str, path: str, layer: Mapping[str, str | None], into: Resolutio
 
 
 def _why(exc: OSError) -> str:
-    return (
-        "permission_denied" if exc.errno in (errno.EACCES, errno.EPERM) else (exc.strerror or "error").lower()
-    )
+    if exc.errno == errno.ENODATA:
+        return "not_recorded"
+    denied = exc.errno in (errno.EACCES, errno.EPERM)
+    return "permission_denied" if denied else (exc.strerror or "error").lower()
 
 
 @dataclass(frozen=True)

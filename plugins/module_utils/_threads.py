@@ -59,9 +59,9 @@ def read_threads(tree: Tree, live: bool) -> Threads:
             elif text or (text is not None and not live):
                 threads.hidden = ("unreadable", path)
             elif tree.trouble.get(path, _GONE[0]) not in _GONE:
-                threads.hidden = ("permission_denied", path)
+                threads.hidden = (tree.reason(path), path)
         if base in tree.trouble and tree.trouble[base] not in _GONE:
-            threads.hidden = ("permission_denied", base)
+            threads.hidden = (tree.reason(base), base)
     if not threads.found:
         threads.hidden = threads.hidden or ("not_available" if live else "not_recorded", PROC)
     elif live and not any(thread.pid == _KTHREADD and thread.kernel for thread in threads.found):

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ._cpulist import format_list
+from ._sosreport import UNKNOWN
 from ._topology_cpus import CPU_DIR, Cpus, Warnings, read_cpus
 from ._topology_host import Virtualization, read_host, read_virtualization
 from ._topology_nodes import POOL_DIR, Node, NodeLists, read_node_pools, read_nodes
@@ -145,7 +146,12 @@ def read_topology(root: str = "/", facts: Mapping[str, Any] | None = None) -> To
     virtualization = read_virtualization(tree, facts)
     warnings.extend(judge_memory(nodes, host.memory_bytes))
     warnings.extend(judge_distances(nodes, virtualization))
-    warnings.extend({"reason": "unreadable", "text": f"{path}: {why}"} for path, why in tree.trouble.items())
+    lacking = [path for path, why in tree.trouble.items() if why == UNKNOWN]
+    if lacking:
+        warnings.append({"reason": "not_recorded", "text": f"{UNKNOWN}: {', '.join(lacking)}"})
+    warnings.extend(
+        {"reason": "unreadable", "text": f"{path}: {why}"} for path, why in tree.trouble.items() if why != UNKNOWN
+    )
     return Topology(
         source=source,
         cpus=cpus,

@@ -7,6 +7,7 @@ kept in `trouble`, so that a caller can say so instead of taking a default for t
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
@@ -14,11 +15,13 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from ._cpulist import parse, parse_mask
-from ._files import resolve
+from ._files import listing, resolve
+from ._sosreport import UNKNOWN
 
 # /proc/interrupts of 512 CPUs and 3000 interrupts has 17 MB; what is longer than this is unreadable, never cut off.
 _LIMIT = 64 << 20
 _MOST_IDS = 1 << 16
+_DENIED = (os.strerror(errno.EACCES), os.strerror(errno.EPERM))
 _T = TypeVar("_T")
 
 
@@ -63,7 +66,7 @@ class Tree:
     def names(self, path: str) -> list[str]:
         """Sorted names in the directory PATH; none when it is absent or unreadable (then in `trouble`)."""
         try:
-            return sorted(os.listdir(self.directory(path)))
+            return sorted(listing(self.root, self.directory(path)))
         except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as exc:
@@ -80,6 +83,13 @@ class Tree:
         """Ascending sizes in kB of the huge page directories `hugepages-<N>kB` in PATH."""
         found = (re.fullmatch(r"hugepages-(\d{1,12})kB", name) for name in self.names(path))
         return sorted(int(match.group(1)) for match in found if match)
+
+    def reason(self, path: str) -> str:
+        """The code for what is in `trouble` for PATH: permission_denied, not_recorded or unreadable."""
+        why = self.trouble[path]
+        if why == UNKNOWN:
+            return "not_recorded"
+        return "permission_denied" if why in _DENIED else "unreadable"
 
     def directory(self, path: str) -> str:
         """The real path of the directory PATH, looked up once. Raises OSError for a loop of links."""
@@ -105,6 +115,7 @@ class Tree:
             # Thousands of reads on a large machine: resolve a directory once, its plain files directly.
             fd = os.open(os.path.join(self.directory(head), tail), flags | os.O_NOFOLLOW)
         except (FileNotFoundError, NotADirectoryError):
+            resolve(self.root, path)  # raises where a sosreport does not tell whether it is there
             raise
         except OSError:
             fd = os.open(resolve(self.root, path), flags)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ._cmdline import split
+from ._sosreport import UNKNOWN
 from ._tree import Tree
 
 ACPI_DIR = "/sys/firmware/acpi/tables"
@@ -61,7 +62,8 @@ def read_signs(root: str = "/") -> Signs:
         pci=_pci_nodes(tree),
         boot=_numa_tokens(tree.text(CMDLINE) or ""),
         container=_container(tree),
-        unreadable=dict(tree.trouble),
+        # What a sosreport never has is known by other files, or not at all.
+        unreadable={path: why for path, why in tree.trouble.items() if why != UNKNOWN},
     )
 
 

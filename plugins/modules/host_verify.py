@@ -78,6 +78,7 @@ options:
   sysroot:
     description:
       - Directory below which the host's files are read, for a recorded host.
+      - It may be an unpacked sosreport, of which what C(sos report) does not copy is V(not_evaluated).
       - Nothing can be measured there, so the measured layer is V(not_evaluated).
     type: path
     default: /
@@ -211,9 +212,10 @@ import os
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.firsttouch.host.plugins.module_utils._checks import CONCERNS, run
 from ansible_collections.firsttouch.host.plugins.module_utils._checks_host import Context
-from ansible_collections.firsttouch.host.plugins.module_utils._intent import manages
+from ansible_collections.firsttouch.host.plugins.module_utils._intent import PREFIX, manages
 from ansible_collections.firsttouch.host.plugins.module_utils._plan import facts_for, make_plan
 from ansible_collections.firsttouch.host.plugins.module_utils._record import StateError, read_plan
+from ansible_collections.firsttouch.host.plugins.module_utils._sosreport import of as sosreport
 from ansible_collections.firsttouch.host.plugins.module_utils._verdict import (
     LAYERS,
     failures_text,
@@ -229,6 +231,10 @@ def context_of(module):
     given, root = module.params, module.params["sysroot"]
     if not os.path.isdir(root):
         module.fail_json(msg=f"sysroot: {root} is not a directory that can be looked into", reason="no_sysroot")
+    inner = reports_below(root)
+    if inner:
+        msg = f"sysroot: {root} holds unpacked sosreports, and is none: give {' or '.join(inner[:3])}"
+        module.fail_json(msg=msg, reason="no_sysroot")
     unusable = None
     try:
         recorded = read_plan(root)
@@ -244,13 +250,34 @@ def context_of(module):
     if recorded and not manages(intent):
         intent = {**recorded["intent"], **intent}
     planned = make_plan(intent, facts_for(intent, root), recorded)
+    unknown = not_in_sosreport(root, planned.refusals)
+    if unknown:
+        left = {row.variable.removeprefix(PREFIX) for row in unknown}
+        intent = {name: value for name, value in intent.items() if name not in left}
+        planned = make_plan(intent, facts_for(intent, root), recorded)
     if planned.refusals:
         # A CPU or a DIMM that was lost must not end the look at everything else.
         return Context(
             recorded or {}, root, recorded=recorded, unusable=unusable, refusals=planned.refusals, is_recorded=True
         )
     # Through JSON, as the record went: its keys are text.
-    return Context(json.loads(json.dumps(planned.plan)), root, recorded=recorded, unusable=unusable)
+    plan = json.loads(json.dumps(planned.plan))
+    return Context(plan, root, recorded=recorded, unusable=unusable, unplanned=unknown)
+
+
+def reports_below(root):
+    """The unpacked sosreports in the directory ROOT, which is no host itself: archives have one folder at their top."""
+    if any(os.path.isdir(os.path.join(root, name)) for name in ("proc", "sys", "etc")):
+        return []
+    found = (os.path.join(root, name) for name in sorted(os.listdir(root)))
+    return [path for path in found if sosreport(os.path.realpath(path)) is not None]
+
+
+def not_in_sosreport(root, refusals):
+    """Those of REFUSALS of a host of which a sosreport does not tell what they need, where there are no others."""
+    if sosreport(os.path.realpath(root)) is None or not all(row.reason.endswith("_unknown") for row in refusals):
+        return []
+    return refusals
 
 
 def main():

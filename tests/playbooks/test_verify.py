@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from xml.etree import ElementTree as ET
 
 import pytest
+from sosreport_tree import sosreport
 from support import ROOT, put
 from verified_host import CPU, INTENT, pool, provisioned_host
 from verify_records import HOSTILE
@@ -254,6 +255,21 @@ def test_what_could_not_be_looked_at_fails_its_host_unless_that_is_allowed(verif
     assert "the host could not be looked at in full" in (done.reports / "report.html").read_text()
     lenient: Done = verify("-e", '{"firsttouch_verify_fail_on": ["fail"]}', limit="shut")
     assert lenient.status == 0 and "Incomplete is not as planned" in lenient.out
+
+
+def test_an_sosreport_is_verified_by_one_command(verify: Any, fleet: Path, tmp_path: Path) -> None:
+    """Made by its documented layout; the variables are those of the host in the inventory."""
+    report = sosreport(fleet.parent.parent / "good", tmp_path / "sosreport-same-2026-11-30-abcdefg")
+    before = files_of(report)
+    arguments = ("-e", f"firsttouch_verify_sysroot={report}")
+    done: Done = verify(*arguments, limit="same")
+    assert (done.status, done.states) == (2, {"same": "incomplete"}), done.out
+    (host,) = done.document["hosts"]
+    assert host["counts"]["pass"] > 40 and not host["counts"]["fail"] and not host["counts"]["error"]
+    assert "not_recorded [/etc/passwd]" in done.out
+    lenient: Done = verify(*arguments, "-e", '{"firsttouch_verify_fail_on": ["fail"]}', limit="same")
+    assert lenient.status == 0, lenient.out
+    assert files_of(report) == before
 
 
 def test_a_misspelt_variable_is_named_and_stops_a_rollout_before_its_first_host(verify: Any) -> None:

@@ -64,9 +64,10 @@ def test_without_kthreadd_not_all_were_seen(
 
 
 @pytest.mark.parametrize(
-    ("text", "hidden"), [("Permission denied", True), ("No such process", False), ("Input/output error", True)]
+    ("text", "hidden"),
+    [("Permission denied", "permission_denied"), ("No such process", None), ("Input/output error", "unreadable")],
 )
-def test_a_file_that_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, hidden: bool) -> None:
+def test_a_file_that_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, hidden: str | None) -> None:
     vh.thread(tmp_path, 2, "kthreadd", 0, kernel=True)
     vh.thread(tmp_path, 7, "secret", 3)
     tree, read = Tree(str(tmp_path)), _tree.Tree.text
@@ -80,7 +81,7 @@ def test_a_file_that_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, te
     monkeypatch.setattr(_tree.Tree, "text", refusing)
     threads = read_threads(tree, True)
     assert [thread.pid for thread in threads.found] == [2]
-    assert threads.hidden == (("permission_denied", "/proc/7/task/7/stat") if hidden else None)
+    assert threads.hidden == ((hidden, "/proc/7/task/7/stat") if hidden else None)
 
 
 @pytest.mark.parametrize(("text", "live", "hidden"), [("", False, True), ("7 (x) S", True, True), ("", True, False)])
