@@ -47,7 +47,16 @@ class Opaque:
     quoted: bool
 
 
-Part = Union[Char, Param, Opaque]
+@dataclass(frozen=True)
+class Arith:
+    """`$((expression))`."""
+
+    expression: str
+    quoted: bool
+    line: int
+
+
+Part = Union[Char, Param, Arith, Opaque]
 
 
 @dataclass(frozen=True)

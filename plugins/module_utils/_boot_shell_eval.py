@@ -15,6 +15,7 @@ from dataclasses import replace
 from ._boot_shell import Parser
 from ._boot_shell_ast import (
     AndOr,
+    Arith,
     Assign,
     Case,
     Char,
@@ -29,6 +30,7 @@ from ._boot_shell_ast import (
     Simple,
     Word,
 )
+from ._boot_shell_expand import arithmetic, kept
 from ._boot_shell_test import evaluate_test
 from ._boot_types import BootError, Origin, Problem, Source, Step, Value
 from ._files import read_text, resolve
@@ -170,7 +172,15 @@ class Evaluator:
         return None
 
     def _matches(self, pattern: Word, text: str) -> bool | None:
-        """Whether TEXT matches; None for what shells do not agree on (brackets, backslashes from a variable)."""
+        """Whether TEXT matches; None where _pattern() says nothing."""
+        expression = self._pattern(pattern)
+        return None if expression is None else re.fullmatch(expression, text, re.DOTALL) is not None
+
+    def _pattern(self, pattern: Word) -> str | None:
+        """PATTERN as a regular expression; None for what shells do not agree on.
+
+        That is brackets, backslashes from a variable, and a tilde.
+        """
         expression = ""
         for part in pattern.parts:
             value = self._part(part)
@@ -179,10 +189,22 @@ class Evaluator:
             if part.quoted:
                 expression += re.escape(value.text)
                 continue
-            if "[" in value.text or "\\" in value.text:
+            if "[" in value.text or "\\" in value.text or (not expression and value.text.startswith("~")):
                 return None
             expression += "".join({"*": ".*", "?": "."}.get(char) or re.escape(char) for char in value.text)
-        return re.fullmatch(expression, text, re.DOTALL) is not None
+        return expression
+
+    def _trimmed(self, part: Param, value: Value | None) -> Value:
+        """VALUE without the prefix or suffix that PART takes off."""
+        if part.word is not None and value is None:
+            return Value()
+        pattern = self._pattern(part.word) if part.word is not None else None
+        # what `?` is in UTF-8 depends on the locale
+        if pattern is None or value is None or not value.text.isascii():
+            text = f"the expansion ${{{part.name}{part.op}...}} is not evaluated"
+            return Value(opaque=Problem("unsupported_shell_construct", text, self._file, part.line))
+        start, end = kept(value.text, part.op, pattern)
+        return replace(value, chars=value.chars[start:end])
 
     def _merge(self, outcomes: list[dict[str, Value]], line: int) -> None:
         names = {name for outcome in outcomes for name in outcome}
@@ -264,13 +286,12 @@ class Evaluator:
         for word in node.words[1:]:
             if isinstance(word, Assign):
                 # dash before 0.5.11 splits the expansions of an exported value into fields
-                for part in word.word.parts:
-                    if (
-                        isinstance(part, Param)
-                        and not part.quoted
-                        and re.search(r"[\s*?[]", self._part(part).text)
-                    ):
-                        raise self._refuse(word.line, f"export {word.name}= with an unquoted expansion")
+                before, steps = dict(self.variables), list(self.steps)
+                bare = [part for part in word.word.parts if not isinstance(part, Char) and not part.quoted]
+                fields = [self._part(part).text for part in bare]
+                self.variables, self.steps = before, steps  # `${x:=y}` is evaluated once
+                if any(re.search(r"[\s*?[]", text) for text in fields):
+                    raise self._refuse(word.line, f"export {word.name}= with an unquoted expansion")
                 self._assign(word)
             elif word.literal() is None or not re.fullmatch(r"[A-Za-z_]\w*", word.literal() or "", re.ASCII):
                 raise self._refuse(node.line, "export with an argument that is not a name")
@@ -343,7 +364,17 @@ class Evaluator:
             return Value(
                 opaque=Problem(part.kind.split(" ", 1)[1].replace(" ", "_"), part.kind, self._file, part.line)
             )
+        if isinstance(part, Arith):
+            result = arithmetic(part.expression, self._number_text)
+            if result is not None:
+                return Value(tuple((char, None) for char in str(result)))
+            text = "an arithmetic expansion"
+            return Value(opaque=Problem("arithmetic_expansion", text, self._file, part.line))
         return self._param(part)
+
+    def _number_text(self, name: str) -> str | None:
+        value = self._param(Param(name, "", None, True, 0))
+        return None if value.opaque else value.text
 
     def _param(self, part: Param) -> Value:
         value = self.variables.get(part.name)
@@ -358,9 +389,8 @@ class Evaluator:
         )
         if not operator:
             return value or Value()
-        if operator in ("%", "%%", "#", "##") or part.word is None:
-            text = f"the expansion ${{{part.name}{part.op}...}} is not evaluated"
-            return Value(opaque=Problem("unsupported_shell_construct", text, self._file, part.line))
+        if operator[0] in "%#" or part.word is None:
+            return self._trimmed(part, value)
         if operator == "+":
             if value is not None and value.opaque:
                 return value

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 
-from ._boot_shell_ast import Char, Opaque, Param, Part, ShellError, Word
+from ._boot_shell_ast import Arith, Char, Opaque, Param, Part, ShellError, Word
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NAME_GOES_ON = re.compile(r"[A-Za-z0-9_]+")
@@ -156,8 +156,11 @@ class WordReader:
         if after == "(":
             self.pos = first + 1
             self._skip_parentheses(line)
-            arithmetic = self.text.startswith("((", first)
-            return Opaque("an arithmetic expansion" if arithmetic else "a command substitution", line, quoted)
+            inner = self.text[first : self.pos]
+            # `((a); b)` is a command substitution that begins with a subshell
+            if inner.startswith("((") and inner.endswith("))") and self.text[start + 1] == "(":
+                return Arith(inner[2:-2], quoted, line)
+            return Opaque("a command substitution", line, quoted)
         if after == "{":
             return self._braces(quoted, first)
         name, end = self._name(first)
@@ -180,9 +183,16 @@ class WordReader:
         match = _OPERATOR.match(self.text, self.pos)
         operator = match.group() if match and name else ""
         self.pos += len(operator)
-        first, parts = self.pos, []
+        first = self.pos
+        parts: list[Part] = []
+        # the quotes around it do not quote a pattern
+        pattern = operator[:1] in ("%", "#") and operator != ""
         while self.pos < len(self.text) and self.text[self.pos] != "}":
-            if self.text[self.pos] == '"' or not quoted:
+            if pattern:
+                if quoted and self.text[self.pos] in "'\"\\":  # which shells do not agree on
+                    parts.append(Opaque("a quoted pattern", self._line(), quoted))
+                parts.extend(self._piece(False))
+            elif self.text[self.pos] == '"' or not quoted:
                 parts.extend(self._piece(quoted))
             else:
                 parts.extend(self._quoted_piece('$`"\\}'))

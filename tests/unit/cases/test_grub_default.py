@@ -282,8 +282,47 @@ ACCEPTED = [
     ('GRUB_CMDLINE_LINUX=a\nif [ "$GRUB_TIMEOUT" -gt 5 ]; then GRUB_CMDLINE_LINUX=b; fi\n', "a"),
     ("[ -r /etc/no/local ] && . /etc/no/local\nGRUB_CMDLINE_LINUX=a\n", "a"),
     ("GRUB_CMDLINE_LINUX=a\nif [ -x /etc/no/tool ]; then GRUB_CMDLINE_LINUX=b; fi\n", "a"),
+    ('GRUB_CMDLINE_LINUX="hugepages=$((512*2)) ro"\n', "hugepages=1024 ro"),
+    (
+        "N=8\nGRUB_CMDLINE_LINUX=isolcpus=2-$(( N - 1 )),$((${N}/3)),$(( ($N+010) % 0x5 ))\n",
+        "isolcpus=2-7,2,1",
+    ),
+    ("GRUB_CMDLINE_LINUX=$(( -7 / 2 )),$((-7%2)),$((UNSET+1))\n", "-3,-1,1"),
+    ('GRUB_CMDLINE_LINUX="ro quiet"\nGRUB_CMDLINE_LINUX="${GRUB_CMDLINE_LINUX% quiet}"\n', "ro"),
+    ("X='a=1 b=2 a=3'\nGRUB_CMDLINE_LINUX=${X#*=}+${X##*=}+${X%=*}+${X%%=*}\n", "1 b=2 a=3+3+a=1 b=2 a+a"),
+    ("GRUB_CMDLINE_LINUX=abc\nGRUB_CMDLINE_LINUX=${GRUB_CMDLINE_LINUX%'*'}${UNSET%x}\n", "abc"),
     ("if command -v no-such-tool >/dev/null 2>&1; then GRUB_TIMEOUT=1; fi\nGRUB_CMDLINE_LINUX=a\n", "a"),
 ]
+
+
+@pytest.mark.parametrize(
+    "expression",
+    ["2**3", "7//2", "1/0", "08", "x++", "1<<2", "a=5", "$X+1", "9223372036854775807+1", "1 2"],
+)
+def test_arithmetic_that_shells_do_not_agree_on_is_not_guessed(expression: str, tmp_path: Path) -> None:
+    put(tmp_path, "/etc/default/grub", f'GRUB_CMDLINE_LINUX="a=$(({expression}))"\nGRUB_X=1\n')
+    assert [(row["reason"], row["line"]) for row in info(tmp_path)["problems"]] == [
+        ("arithmetic_expansion", 1)
+    ]
+
+
+@pytest.mark.parametrize("word", ["${X%[a-c]}", "${X#~}", "\"${X%'b'}\"", "${X/b/c}", "${X%$(date)}"])
+def test_a_pattern_that_shells_do_not_agree_on_is_not_guessed(word: str, tmp_path: Path) -> None:
+    put(tmp_path, "/etc/default/grub", f"X=ab\nGRUB_CMDLINE_LINUX={word}\n")
+    assert [row["line"] for row in info(tmp_path)["problems"]] == [2]
+
+
+def test_what_is_computed_is_not_edited_in_place(tmp_path: Path) -> None:
+    put(tmp_path, "/etc/default/grub", f'{LINUX}="hugepages=$((2*3)) ro"\n')
+    before = hashes(tmp_path)
+    assert change(tmp_path)["reason"] == "foreign_token" and hashes(tmp_path) == before
+    assert not change(tmp_path, tokens=["quiet"], keys=[]).get("failed")
+    assert normal_line(info(tmp_path)) == ["hugepages=6", "ro", "quiet"]
+
+
+def test_an_exported_default_is_evaluated_once(tmp_path: Path) -> None:
+    put(tmp_path, "/etc/default/grub", f'X=\nexport {LINUX}="a$X"${{X:=b}}\n')
+    assert value(info(tmp_path), LINUX) == "ab"
 
 
 def test_a_block_that_fails_where_nothing_tests_it_ends_grub_mkconfig(tmp_path: Path) -> None:
