@@ -210,6 +210,8 @@ def _plan_live(
                 "rejected", f"{dotted(key)}: the kernel takes no 0; set its counterpart instead"
             )
         plan.writes.append(Write(key, value))
+    for name in state.keys() - plan.live.keys():
+        del state[name]  # the other of a pair, which this kernel lacks or does not show
 
 
 def _restorable(

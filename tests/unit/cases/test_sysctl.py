@@ -250,3 +250,18 @@ def test_tuned_changed_it_at_run_time(tmp_path: Path) -> None:
         ("tuned", "vm.swappiness", 4)
     ]
     assert {item["key"] for item in info(tmp_path)["foreign_writers"]} == {"vm.swappiness", "vm.dirty_ratio"}
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("vm.dirty_ratio", 8), ("vm.dirty_bytes", 1048576), ("vm.overcommit_kbytes", 4096)]
+)
+@pytest.mark.parametrize("check", [True, False])
+def test_a_key_whose_counterpart_the_kernel_lacks(tmp_path: Path, key: str, value: int, check: bool) -> None:
+    put(tmp_path, f"/proc/sys/{key.replace('.', '/')}", "20\n")
+    args = {"sysroot": str(tmp_path), "values": {key: value}}
+    result = run_module("sysctl_dropin", args, check=check)
+    assert not result.get("failed"), result
+    assert [row for row in result["changes"] if row["resource"].startswith("sysctl:")] == [
+        {"resource": f"sysctl:{key}", "before": "20", "after": str(value)}
+    ]
+    assert (info(tmp_path, {key: value})["sysctls"][key]["verdict"] == "pass") is not check
