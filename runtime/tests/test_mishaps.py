@@ -9,6 +9,7 @@ import errno
 import os
 import select
 import signal
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -25,9 +26,10 @@ from firsttouch._lanes import LANE, at
 from firsttouch._shm_server import ShmPort
 from firsttouch._stream_server import StreamPort
 from firsttouch._waiting import hush
-from firsttouch._wire import Status
+from firsttouch._wire import Hello, Kind, Status, control_frame
+from firsttouch.cli import _ask_for_metrics
 from firsttouch.client import AsyncInferenceClient
-from firsttouch.errors import BrokenError, BusyError, ExpiredError, HandlerError
+from firsttouch.errors import BrokenError, BusyError, ExpiredError, HandlerError, TransportError
 from serving import SCHEMA, TRANSPORTS, address_of, check, child, end, eventually, request, serve, served
 from test_faults import ASKED, SERVER, Board, children, held
 
@@ -332,6 +334,55 @@ def test_close_while_others_wait(transport: str, tmp_path: Path) -> None:
             thread.join(2)
             assert not thread.is_alive()
     assert [type(error) for error in caught] == [BrokenError] * 3
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_patience_of_others(transport: str, tmp_path: Path) -> None:
+    """A thread with little time does not wait for one with more that tries to reach the server again."""
+
+    def patient() -> None:
+        with contextlib.suppress(TransportError):
+            client.infer(request(1), timeout=5)
+
+    with served(address_of(transport, tmp_path)) as (where, pid), InferenceClient(where, lanes=2) as client:
+        end(pid)
+        thread = threading.Thread(target=patient)
+        thread.start()
+        assert eventually(client._connector._lock.locked)
+        began = time.monotonic()
+        with pytest.raises(ExpiredError, match=r"process \d+ is gone|tcp.* is gone"):
+            client.infer(request(2), timeout=0.5)
+        assert time.monotonic() - began < 3
+        thread.join()
+
+
+def test_server_that_welcomes_byte_by_byte(tmp_path: Path) -> None:
+    """A client's patience is for the greeting as a whole, however a server stretches it."""
+
+    def drip() -> None:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+            listener.bind(f"{tmp_path}/drip")
+            listener.listen()
+            sock, _ = listener.accept()
+            for byte in control_frame(Kind.WELCOME, Hello("stream", name="x" * 100)):
+                sock.send(bytes([byte]))
+                time.sleep(0.2)
+
+    with child(drip):
+        assert eventually(lambda: os.path.exists(f"{tmp_path}/drip"))
+        time.sleep(0.05)
+        began = time.monotonic()
+        with pytest.raises(ExpiredError, match="handshake in time"):
+            InferenceClient(f"unix://{tmp_path}/drip", timeout=1)
+        assert time.monotonic() - began < 5
+
+
+def test_metrics_of_a_server_that_has_just_died() -> None:
+    """A signal that comes before the holder knows that the server is gone does not end the holder."""
+    with child(lambda: None) as pid:
+        os.waitpid(pid, 0)
+        _ask_for_metrics(pid)
+        _ask_for_metrics(0)
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)

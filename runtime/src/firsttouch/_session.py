@@ -9,6 +9,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 
 from firsttouch._links import Dial, open_link
 from firsttouch._transport import Lane, Link
@@ -17,6 +18,8 @@ from firsttouch.errors import BrokenError, BusyError, ClosedError, ExpiredError
 
 _FIRST_PAUSE_SECONDS = 0.001
 _LONGEST_PAUSE_SECONDS = 0.1
+# A server that is there answers in this time.
+_SHORTEST_TRY_SECONDS = 0.1
 _clock = time.monotonic_ns
 
 
@@ -150,15 +153,21 @@ class Connector:
         return session
 
     def renew(self, old: Session, deadline_ns: int, pause: Callable[[float], None] = time.sleep) -> Session:
-        """A session in place of OLD, which broke; tries until the deadline. Raises what the last try raised."""
-        with self._lock:
+        """A session in place of OLD, which broke; tries until the deadline. Raises what the last try raised.
+
+        One thread tries, maybe for longer than another one has time: ExpiredError for that.
+        """
+        if not self._lock.acquire(timeout=min(max(0.0, _seconds_to(deadline_ns)), threading.TIMEOUT_MAX)):
+            raise ExpiredError(f"{old.link.peer} is gone, and was not reached again before the deadline")
+        try:
             if self._session is not old:
                 return self.session()
             old.close()
             seconds = _FIRST_PAUSE_SECONDS
             while True:
                 try:
-                    self._session = Session(open_link(self.dial, old.schema))
+                    left = max(_SHORTEST_TRY_SECONDS, min(self.dial.seconds, _seconds_to(deadline_ns)))
+                    self._session = Session(open_link(replace(self.dial, seconds=left), old.schema))
                 except (BrokenError, BusyError, ExpiredError):
                     if _clock() + seconds * 1e9 > deadline_ns:
                         raise
@@ -167,12 +176,18 @@ class Connector:
                     continue
                 self.reconnects += 1
                 return self._session
+        finally:
+            self._lock.release()
 
     def close(self) -> None:
         """Hang up, for good."""
         session, self._session = self._session, None
         if session is not None:
             session.close()
+
+
+def _seconds_to(deadline_ns: int) -> float:
+    return (deadline_ns - _clock()) / 1e9
 
 
 def deadline(seconds: float) -> int:

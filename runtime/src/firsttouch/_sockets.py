@@ -175,20 +175,28 @@ def greet(sock: socket.socket, frame: bytes, fds: list[int] | None = None) -> tu
 
 
 def read_control(sock: socket.socket, fds: list[int] | None = None) -> tuple[Header, bytes]:
-    """One frame of the handshake from a socket with a timeout; descriptors that come along are added to FDS.
+    """One frame of the handshake from a socket, whole within its timeout; descriptors that come along are added to FDS.
 
     Raises ProtocolError, BrokenError, ExpiredError.
     """
-    head = _read_exactly(sock, HEADER_BYTES, fds)
-    header = unpack_header(head)
-    return header, _read_exactly(sock, control_length(header), fds)
+    seconds = sock.gettimeout()
+    assert seconds
+    until = time.monotonic() + seconds
+    try:
+        head = _read_exactly(sock, HEADER_BYTES, fds, until)
+        header = unpack_header(head)
+        return header, _read_exactly(sock, control_length(header), fds, until)
+    finally:
+        sock.settimeout(seconds)
 
 
-def _read_exactly(sock: socket.socket, count: int, fds: list[int] | None) -> bytes:
-    """COUNT bytes."""
+def _read_exactly(sock: socket.socket, count: int, fds: list[int] | None, until: float) -> bytes:
+    """COUNT bytes, before UNTIL on the monotonic clock."""
     data = b""
     while len(data) < count:
         try:
+            # A timeout is that of one call, and a peer may send byte by byte.
+            sock.settimeout(max(0.001, until - time.monotonic()))
             part, passed = receive(sock, count - len(data), fds is not None)
         except TimeoutError as error:
             raise ExpiredError("the peer did not finish its handshake in time") from error

@@ -194,7 +194,7 @@ def _hold(job: Job) -> int:
     )
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, holder.stop)
-    signal.signal(signal.SIGUSR1, lambda *_: os.kill(holder.pid, signal.SIGUSR1) if holder.pid else None)
+    signal.signal(signal.SIGUSR1, lambda *_: _ask_for_metrics(holder.pid))
     for line in holder.describe():
         print(line, flush=True)
     if job.choice is not None:
@@ -203,6 +203,14 @@ def _hold(job: Job) -> int:
             _say(job.choice.warning)
     holder.run()
     return 0
+
+
+def _ask_for_metrics(pid: int) -> None:
+    """Pass SIGUSR1 on to the server PID, 0 when there is none."""
+    # One that was collected a moment ago: what a signal's handler raises would end the holder.
+    with contextlib.suppress(ProcessLookupError):
+        if pid:
+            os.kill(pid, signal.SIGUSR1)
 
 
 def _job_of(args: argparse.Namespace) -> Job:
