@@ -287,7 +287,8 @@ def pool_findings(
             "line": boot.by.line,
             "text": f"{where} sets {dotted(key)} and fights the pages reserved at boot",
         }
-        count = canonical(boot.value)
+        # the kernel reads one number, whatever follows the blank
+        count = canonical(boot.value).partition(" ")[0]
         if default_page_kb and count.isdigit():
             wanted = int(count) * default_page_kb * 1024
             finding.update(bytes_requested=wanted, mem_total_kB=mem_total_kb, default_page_kB=default_page_kb)

@@ -7,6 +7,7 @@ or CPU is refused.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Mapping
@@ -42,6 +43,9 @@ def read_numactl(text: str) -> Topology:
     Nothing in it tells which CPUs share a core or a socket. Raises TextError.
     """
     warnings: Warnings = []
+    text = "\n".join(line.rstrip() for line in text.splitlines())
+    # a terminal may have broken a long list of CPUs into lines
+    text = re.sub(r"(?m)(^\s*node\s+\d+ cpus:[\d ]*(?:\n\s*\d[\d ]*$)+)", _one_line, text)
     header = re.search(r"(?m)^\s*available:\s*(\d+) nodes?\s*\(([^)]*)\)", text)
     cpus = {int(node): _list(row) for node, row in re.findall(r"(?m)^\s*node\s+(\d+) cpus:[ \t]*(.*)$", text)}
     sizes = {
@@ -69,12 +73,12 @@ def read_numactl(text: str) -> Topology:
 
 
 def read_lscpu(text: str) -> Topology:
-    """The topology in the output of `lscpu`: nodes and their CPUs, counts of sockets, cores and threads.
+    """The topology in the output of `lscpu` or `lscpu -J`: nodes, their CPUs, counts of sockets, cores and threads.
 
     Raises TextError. Labels are those of the C locale.
     """
     fields: dict[str, str] = {}
-    for line in text.splitlines():
+    for line in _lscpu_lines(text):
         key, colon, value = line.partition(":")
         if colon:
             fields.setdefault(key.strip(), value.strip())
@@ -104,6 +108,26 @@ def read_lscpu(text: str) -> Topology:
     if not nodes:
         source, nodes = "no_numa", (Node(0, online, None, True, True, {}, {0: 10}),)
     return _assemble(source, nodes, online, counts, guest, warnings, fields.get("Architecture"))
+
+
+def _one_line(match: re.Match[str]) -> str:
+    return " ".join(match.group().split("\n"))
+
+
+def _lscpu_lines(text: str) -> list[str]:
+    """The lines of TEXT, or those that its JSON stands for."""
+    try:
+        found = json.loads(text).get("lscpu")
+    except (ValueError, AttributeError, RecursionError):
+        return text.splitlines()
+    lines: list[str] = []
+    rows = list(found) if isinstance(found, list) else []
+    while rows:
+        row = rows.pop(0)
+        if isinstance(row, Mapping):
+            lines.append(f"{row.get('field')} {row.get('data')}")
+            rows.extend(row.get("children") or [])
+    return lines
 
 
 def from_texts(

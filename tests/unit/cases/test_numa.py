@@ -450,6 +450,59 @@ def test_numactl_without_distances_or_with_ranges(tmp_path: Path) -> None:
     assert nodes_of(result)["1"]["memory_bytes"] == 5 << 30
 
 
+TWO = (
+    "available: 2 nodes (0,17)\nnode 0 cpus: 0 1 2 3\nnode 0 size: 32000 MB\nnode 0 free: 100 MB\n"
+    "node 17 cpus:\nnode 17 size: 0 MB\nnode distances:\nnode   0  17 \n  0:  10  40 \n 17:  40  10 \n"
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        TWO,
+        TWO.replace("\n", "\r\n"),
+        "\ufeff" + TWO,
+        "$ numactl -H\nlibnuma: Warning: x\n" + TWO + "$ \n",
+        TWO.replace("0 1 2 3", "0 1 \n2\n 3"),
+        TWO.rstrip("\n"),
+        "\n".join(f"  {line}" for line in TWO.splitlines()),
+    ],
+)
+def test_a_copied_text_of_numactl(text: str, tmp_path: Path) -> None:
+    result = read(tmp_path, numactl=text)
+    nodes = nodes_of(result)
+    assert cpus_of(result, nodes) == {"0": "0-3", "17": ""}
+    assert (nodes["0"]["distances"], nodes["17"]["distances"]) == ({"0": 10, "17": 40}, {"0": 40, "17": 10})
+    assert (lists(result)["memory"], reasons(result)) == ([0], set())
+
+
+def test_lscpu_as_json(tmp_path: Path) -> None:
+    rows: list[dict[str, Any]] = [
+        {
+            "field": "Architecture:",
+            "data": "x86_64",
+            "children": [{"field": "CPU op-mode(s):", "data": "64-bit"}],
+        },
+        {"field": "CPU(s):", "data": "4", "children": [{"field": "On-line CPU(s) list:", "data": "0-3"}]},
+        {"field": "Socket(s):", "data": "2"},
+        {
+            "field": "NUMA:",
+            "data": None,
+            "children": [
+                {"field": "NUMA node(s):", "data": "2"},
+                {"field": "NUMA node0 CPU(s):", "data": "0,2"},
+                {"field": "NUMA node8 CPU(s):", "data": "1,3"},
+            ],
+        },
+    ]
+    result = read(tmp_path, lscpu=json.dumps({"lscpu": rows}))
+    assert cpus_of(result, ["0", "8"]) == {"0": "0,2", "8": "1,3"}
+    topology = result["topology"]
+    assert (topology["cpus"]["sockets"], topology["arch"], topology["cpus"]["online"]) == (2, "x86_64", "0-3")
+    empty = run_module("numa_topology_info", {"sysroot": str(tmp_path), "lscpu": '{"lscpu": [1]}'})
+    assert empty["failed"] and empty["reason"] == "not_lscpu"
+
+
 def test_lscpu_hierarchical_masks_and_hypervisor(tmp_path: Path) -> None:
     text = (
         "Architecture:            ppc64le\n"

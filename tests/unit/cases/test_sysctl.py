@@ -265,3 +265,19 @@ def test_a_key_whose_counterpart_the_kernel_lacks(tmp_path: Path, key: str, valu
         {"resource": f"sysctl:{key}", "before": "20", "after": str(value)}
     ]
     assert (info(tmp_path, {key: value})["sysctls"][key]["verdict"] == "pass") is not check
+
+
+@pytest.mark.parametrize(
+    ("text", "asked"),
+    [("1024", 1024), ("0x400", 1024), ("02000", 1024), ("1024 # of 2M", 1024), ("many", None)],
+)
+def test_pages_of_the_default_size_however_they_are_written(
+    tmp_path: Path, text: str, asked: int | None
+) -> None:
+    put(tmp_path, "/proc/meminfo", "MemTotal: 67108864 kB\nHugepagesize: 1048576 kB\n")
+    put(tmp_path, "/etc/sysctl.d/90-x.conf", f"vm/nr_hugepages = {text}\n")
+    finding = info(tmp_path)["findings"][0]
+    assert finding["reason"] == (
+        "nr_hugepages_default_size_overcommit" if asked else "nr_hugepages_in_sysctl"
+    )
+    assert finding.get("bytes_requested") == (asked << 30 if asked else None)
