@@ -143,6 +143,9 @@ def test_bench(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPat
     ]
     assert all(0 < row["p50_us"] <= row["p90_us"] <= row["p99_us"] <= row["p999_us"] for row in rows)
     assert "p50_us" in bench.table(rows)
+    assert cli.main(["bench", "transport", "--calls", "40", "--only", "shm", "--only", "unix", "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["transport"] for row in rows] == ["firsttouch shm", "firsttouch unix"]
 
 
 def test_no_server(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -267,10 +267,14 @@ def _idle(server: int) -> float:
     return 100 * (cpu_seconds(server) - before) / (time.perf_counter() - began)
 
 
-def transports(calls: int) -> list[dict[str, Any]]:
-    """Rows of our own transports: p50, p90, p99 and p99.9 in us, calls per second, idle CPU in percent."""
+def transports(calls: int, only: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """Rows of our own transports: p50, p90, p99 and p99.9 in us, calls per second, idle CPU in percent.
+
+    ONLY: the schemes to measure, none of them in place; all when empty.
+    """
+    peers = (Ours("shm"), Ours("shm", in_place=True), Ours("unix"), Ours("tcp"))
     rows = []
-    for peer in (Ours("shm"), Ours("shm", in_place=True), Ours("unix"), Ours("tcp")):
+    for peer in tuple(Ours(scheme) for scheme in only) or peers:
         found = measure(peer, calls=calls, idle=True)
         rows.append(
             {

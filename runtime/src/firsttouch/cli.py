@@ -102,6 +102,8 @@ def _parser() -> argparse.ArgumentParser:
     bench = commands.add_parser("bench", help=words, description=f"{words}: {_BENCH}")
     bench.add_argument("what", choices=("transport",), help="shm, shm in place, unix and tcp, one after the other")
     bench.add_argument("--calls", type=int, default=5000, help="of each, 5000 by default")
+    schemes = ("shm", "unix", "tcp")
+    bench.add_argument("--only", action="append", default=[], choices=schemes, help="measure this; may be repeated")
     bench.add_argument("--json", action="store_true")
     bench.set_defaults(run=_bench)
 
@@ -318,7 +320,7 @@ def _bench(args: argparse.Namespace) -> int:
     """Measure our transports side by side."""
     from firsttouch import bench
 
-    rows = bench.transports(args.calls)
+    rows = bench.transports(args.calls, args.only)
     print(json.dumps(rows, indent=1) if args.json else bench.table(rows))
     return 0
 
