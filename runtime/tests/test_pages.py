@@ -3,12 +3,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from firsttouch import _pages, _pool, plan
-from firsttouch.errors import PlanError, PoolTooSmallError
+from firsttouch import Guests, InferenceClient, Options, _pages, _pool, plan
+from firsttouch._lanes import CTL_OFF
+from firsttouch.errors import BusyError, PlanError, PoolTooSmallError
+from serving import address_of, check, eventually, request, served
 
 MIB = 1 << 20
 
@@ -37,6 +43,47 @@ def test_asked_for() -> None:
     """What is asked for by name is tried, and nothing else."""
     assert _pages.kinds("hugetlb", 1000 * MIB, None) == (("hugetlb",), [])
     assert _pages.kinds("4k", 1, None) == (("4k",), [])
+
+
+@pytest.mark.usefixtures("pool")
+def test_strangers() -> None:
+    """A client that may not end the server otherwise does not get to do so by giving its pages back."""
+    kinds, remarks = _pages.kinds("auto", MIB, None, strangers=True)
+    assert kinds == ("thp", "4k")
+    assert "a client of another user could give pages back" in remarks[0]
+    kinds, remarks = _pages.kinds("hugetlb", MIB, None, strangers=True)
+    assert kinds == ("hugetlb",)
+    assert "a client of another user could give pages back" in remarks[0]
+    assert _pages.kinds("4k", MIB, None, strangers=True)[1] == []
+    own = Guests(frozenset({0, os.geteuid()}))
+    assert [own.strangers, Guests(frozenset({54321})).strangers] == [False, True]
+    assert Guests(gids=frozenset({os.getegid()})).strangers
+
+
+def test_holes(tmp_path: Path) -> None:
+    """A client that gives the pages of all lanes back harms requests at most: the server serves the next ones."""
+    with served(address_of("shm", tmp_path), options=Options(lanes=2)) as (where, pid):
+        with InferenceClient(where, reconnect=False) as evil:
+            for number in range(5):
+                check(number, evil.infer(request(number))[0])
+            segment: Any = evil.link.segment  # type: ignore[attr-defined]
+            calls = ctypes.CDLL(None, use_errno=True)
+            # FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE of include/uapi/linux/falloc.h.
+            length = ctypes.c_long(segment.geometry.size - CTL_OFF)
+            assert calls.fallocate(segment.fd, 3, ctypes.c_long(CTL_OFF), length) == 0
+            assert not any(segment.words[CTL_OFF // 4 :])
+        assert eventually(lambda: _served(where))
+        # The same process, which was not started again.
+        assert os.waitpid(pid, os.WNOHANG) == (0, 0)
+
+
+def _served(where: str) -> bool:
+    """Whether a new client gets a lane, and its answers."""
+    with contextlib.suppress(BusyError), InferenceClient(where, timeout=5) as client:
+        for number in range(3):
+            check(number, client.infer(request(number))[0])
+        return True
+    return False
 
 
 @pytest.mark.usefixtures("pool")

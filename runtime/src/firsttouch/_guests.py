@@ -24,6 +24,11 @@ class Guests:
     uids: frozenset[int] = frozenset()
     gids: frozenset[int] = frozenset()
 
+    @property
+    def strangers(self) -> bool:
+        """Whether some of them could not end this process anyway: who else is in a group nobody knows."""
+        return bool(self.gids or self.uids - {0, os.geteuid()})
+
     def check(self, pid: int, uid: int, gid: int, sock: socket.socket | None = None) -> None:
         """Raise RefusedError unless the process, which is at the other end of SOCK, may connect."""
         if uid in (0, os.geteuid()) or uid in self.uids or gid in self.gids:

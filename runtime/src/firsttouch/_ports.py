@@ -72,7 +72,12 @@ def make_keeper(address: Address, schema: Schema, options: Options) -> tuple[Dom
     listener = listen_unix(address, options.socket_mode)
     try:
         domain = Domain.create(
-            schema, options.lanes, pages=options.pages, node=options.node, spin_ns=options.spin_ns
+            schema,
+            options.lanes,
+            pages=options.pages,
+            node=options.node,
+            spin_ns=options.spin_ns,
+            strangers=options.guests.strangers,
         )
     except BaseException:
         listener.close()

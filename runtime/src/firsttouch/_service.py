@@ -116,6 +116,7 @@ class Service:
                     pages=options.pages,
                     node=options.node,
                     spin_ns=options.spin_ns,
+                    strangers=options.guests.strangers,
                 )
                 _kept.keep_domain(store, self._domain)
             listener = self._listeners[shared[0]]

@@ -2,8 +2,8 @@
 """The shared segment: anonymous memory that is sealed in size and lives as long as one descriptor or mapping of it.
 
 There is no name in /dev/shm, so that nothing can be found by a stranger, left behind, or unlinked by the wrong one. The
-seal takes away the only way in which another process could turn a read of ours into SIGBUS; all pages are faulted in at
-the start, where a lack of memory is an error and not a signal.
+seal keeps another process from turning a read of ours into SIGBUS by a truncation (for holes, see _pages.py); all pages
+are faulted in at the start, where a lack of memory is an error and not a signal.
 """
 
 from __future__ import annotations
@@ -101,15 +101,24 @@ def index(name: str) -> int:
     return at(FIXED, name) // 4
 
 
-def create(schema: Schema, n_lanes: int, *, pages: str = "auto", node: int | None = None, spin_ns: int = 0) -> Segment:
+def create(
+    schema: Schema,
+    n_lanes: int,
+    *,
+    pages: str = "auto",
+    node: int | None = None,
+    spin_ns: int = 0,
+    strangers: bool = False,
+) -> Segment:
     """Make a segment for SCHEMA with N_LANES, all of it faulted in.
 
     PAGES is a kind of PAGE_KINDS, which must then be had, or auto: the best that nobody else counts on. NODE binds the
-    pages to a memory node; what could not be done is in the report. Raises UnsupportedError, KernelError.
+    pages to a memory node; what could not be done is in the report. STRANGERS: whether users other than this one and
+    root may attach. Raises UnsupportedError, KernelError.
     """
     if pages != "auto" and pages not in PAGE_KINDS:
         raise UnsupportedError(f"pages={pages!r}", hint=f"use auto or one of {', '.join(PAGE_KINDS)}")
-    kinds, remarks = _pages.kinds(pages, geometry(schema, n_lanes, HUGE).size, node)
+    kinds, remarks = _pages.kinds(pages, geometry(schema, n_lanes, HUGE).size, node, strangers=strangers)
     for kind in kinds:
         try:
             segment = _create(schema, n_lanes, kind, node)

@@ -35,11 +35,18 @@ class Domain:
 
     @classmethod
     def create(
-        cls, schema: Schema, n_lanes: int, *, pages: str = "auto", node: int | None = None, spin_ns: int = 0
+        cls,
+        schema: Schema,
+        n_lanes: int,
+        *,
+        pages: str = "auto",
+        node: int | None = None,
+        spin_ns: int = 0,
+        strangers: bool = False,
     ) -> Domain:
-        """A new domain. Raises KernelError, UnsupportedError, SchemaError."""
+        """A new domain; see _shm.create(). Raises KernelError, UnsupportedError, SchemaError."""
         fence()
-        segment = _shm.create(schema, n_lanes, pages=pages, node=node, spin_ns=spin_ns)
+        segment = _shm.create(schema, n_lanes, pages=pages, node=node, spin_ns=spin_ns, strangers=strangers)
         made = cls(segment, [], [])
         try:
             for _ in range(n_lanes):
