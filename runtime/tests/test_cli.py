@@ -146,6 +146,9 @@ def test_bench(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPat
     assert cli.main(["bench", "transport", "--calls", "40", "--only", "shm", "--only", "unix", "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)
     assert [row["transport"] for row in rows] == ["firsttouch shm", "firsttouch unix"]
+    assert cli.main(["bench", "transport", "--calls", "40", "--only", "shm", "--spin-us", "0", "--json"]) == 0
+    assert [row["transport"] for row in json.loads(capsys.readouterr().out)] == ["firsttouch shm no spin"]
+    assert cli.main(["bench", "transport", "--spin-us", "-1"]) == 2
 
 
 def test_no_server(tmp_path: Path) -> None:

@@ -267,14 +267,15 @@ def _idle(server: int) -> float:
     return 100 * (cpu_seconds(server) - before) / (time.perf_counter() - began)
 
 
-def transports(calls: int, only: Sequence[str] = ()) -> list[dict[str, Any]]:
+def transports(calls: int, only: Sequence[str] = (), spin_ns: int = 50_000) -> list[dict[str, Any]]:
     """Rows of our own transports: p50, p90, p99 and p99.9 in us, calls per second, idle CPU in percent.
 
-    ONLY: the schemes to measure, none of them in place; all when empty.
+    ONLY: the schemes to measure, none of them in place; all when empty. SPIN_NS: how long both sides spin.
     """
-    peers = (Ours("shm"), Ours("shm", in_place=True), Ours("unix"), Ours("tcp"))
+    kinds = [(scheme, False) for scheme in only] or [("shm", False), ("shm", True), ("unix", False), ("tcp", False)]
     rows = []
-    for peer in tuple(Ours(scheme) for scheme in only) or peers:
+    for scheme, in_place in kinds:
+        peer = Ours(scheme, in_place=in_place, spin_ns=spin_ns)
         found = measure(peer, calls=calls, idle=True)
         rows.append(
             {

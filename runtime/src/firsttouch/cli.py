@@ -104,6 +104,8 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("--calls", type=int, default=5000, help="of each, 5000 by default")
     schemes = ("shm", "unix", "tcp")
     bench.add_argument("--only", action="append", default=[], choices=schemes, help="measure this; may be repeated")
+    words = "how long both sides wait on the CPU before sleeping, 50 by default; more where a wake-up takes long"
+    bench.add_argument("--spin-us", type=float, default=50.0, help=words)
     bench.add_argument("--json", action="store_true")
     bench.set_defaults(run=_bench)
 
@@ -318,9 +320,11 @@ def _tls(args: argparse.Namespace) -> Any:
 
 def _bench(args: argparse.Namespace) -> int:
     """Measure our transports side by side."""
-    from firsttouch import bench
+    from firsttouch import _configs, bench
 
-    rows = bench.transports(args.calls, args.only)
+    if not 0 <= args.spin_us <= _configs.MAX_SPIN_US:
+        raise ArgumentError(f"--spin-us {args.spin_us:g} is not between 0 and {_configs.MAX_SPIN_US}")
+    rows = bench.transports(args.calls, args.only, int(args.spin_us * 1000))
     print(json.dumps(rows, indent=1) if args.json else bench.table(rows))
     return 0
 

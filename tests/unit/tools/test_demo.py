@@ -77,15 +77,17 @@ def test_the_model_can_be_made_on_the_host_from_a_pipe(tmp_path: Path) -> None:
 
 
 def test_the_benchmark_takes_the_servers_cpu_and_one_that_keeps_the_house(planned: dict[str, Any]) -> None:
-    command = demo.bench_command(planned["plan"])
+    command = demo.bench_command(planned["plan"], "kvm")
     assert command.startswith("taskset -c 2,3 /opt/firsttouch/current/bin/firsttouch bench transport ")
     assert command.endswith(" --json")
+    # Emulated, both sides wait longer before they sleep: else the emulator's wake-ups are all that is measured.
+    assert demo.bench_command(planned["plan"], "tcg") == f"{command} --spin-us {demo.EMULATED_SPIN_US}"
 
 
 def test_a_server_without_a_cpu_is_timed_where_the_kernel_likes() -> None:
     sections: dict[str, Any] = {"runtime": {"servers": [{"name": demo.SERVER, "cpus": [], "node": None}]}}
-    assert demo.bench_command({"sections": sections}).startswith(f"{demo.FIRSTTOUCH} bench transport ")
-    assert demo.bench_command({"sections": {}}).startswith(f"{demo.FIRSTTOUCH} bench transport ")
+    assert demo.bench_command({"sections": sections}, "kvm").startswith(f"{demo.FIRSTTOUCH} bench transport ")
+    assert demo.bench_command({"sections": {}}, "kvm").startswith(f"{demo.FIRSTTOUCH} bench transport ")
 
 
 def test_percentiles_stand_side_by_side() -> None:
@@ -105,7 +107,7 @@ def test_percentiles_stand_side_by_side() -> None:
 def test_one_line_says_who_measured_and_what_it_is_worth(accel: str, worth: str) -> None:
     line = demo.who_measured("firsttouch bench transport", accel)
     assert "\n" not in line
-    assert "`firsttouch bench transport` on the host" in line and accel in line and worth in line
+    assert "`firsttouch bench transport` on the host" in line and accel in line and worth in line and " CPUs: " in line
 
 
 def test_what_a_user_changed_is_kept_with_keep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,7 +198,7 @@ def test_the_whole_of_serving_is_asked_on_the_host(
         f"{demo.FIRSTTOUCH} ping --server policy --calls 50": "50 of 50 calls answered over shm",
         f"{demo.FIRSTTOUCH} weights ls": "toy (node 0)",
         "cat /etc/firsttouch/plan.json": json.dumps(planned["plan"]),
-        demo.bench_command(planned["plan"]): json.dumps(ROWS),
+        demo.bench_command(planned["plan"], "tcg"): json.dumps(ROWS),
     }
     fake = tmp_path / "testhost.py"
     status = json.dumps([{"name": "other", "accel": "kvm"}, {"name": demo.NAME, "accel": "tcg"}])
