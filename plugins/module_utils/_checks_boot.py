@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from . import _cmdline
@@ -19,6 +21,9 @@ from ._verdict import Result, judge, skipped
 _POOL_KEYS = ("hugepages", "hugepagesz", "default_hugepagesz")
 _UNKNOWN = ("permission_denied", "unreadable", "not_recorded", "unsupported_bootloader", "default_entry_not_found")
 _CPU = "/sys/devices/system/cpu"
+_TAKES_AWAY = re.compile(
+    r"numa=(?:off|noacpi|fake=.*)|(?:maxcpus|nr_cpus|possible_cpus)=\d+|nosmt(?:=force)?|mem=\d.*|acpi=off"
+)
 
 
 def variable_of(token: str) -> str:
@@ -314,6 +319,25 @@ def _foreign_pending(ctx: Context, running: Line, following: Line) -> Iterator[R
         )
 
 
+def check_hardware(ctx: Context) -> Iterator[Result]:
+    """Arguments of others that are staged and take nodes, CPUs or memory away: what is planned has no place then."""
+    running, following = line_of(ctx, "running"), line_of(ctx, "next_boot")
+    if isinstance(running, NoLine) or isinstance(following, NoLine) or not ctx.tokens():
+        return
+    staged = Counter(following.tokens) - Counter(running.tokens)
+    taking = [token for token in staged if _TAKES_AWAY.fullmatch(token)]
+    names = " and ".join(dict.fromkeys(variable_of(token) for token in ctx.tokens()))
+    yield judge(
+        "boot.hardware",
+        "next_boot",
+        [],
+        taking,
+        reason="foreign_token",
+        source=following.sources.get(taking[0], following.file) if taking else following.file,
+        remedy=f"Take it out there: with it the next boot lacks what {names} count on; or plan anew after it.",
+    )
+
+
 def check_reboot_required(ctx: Context) -> Iterator[Result]:
     """What packages ask for, where both lines are known."""
     if any(isinstance(line_of(ctx, layer), NoLine) for layer in ("running", "next_boot")):
@@ -344,5 +368,6 @@ CHECKS = (
     Check("boot.effect", ("next_boot", "running"), check_effect, _asked),
     Check("boot.accepted", ("running",), check_accepted, _asked),
     Check("boot.pending_reboot", ("next_boot",), check_pending_reboot, _asked),
+    Check("boot.hardware", ("next_boot",), check_hardware, _asked),
     Check("boot.reboot_required", ("next_boot",), check_reboot_required, lambda ctx: False),
 )

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 
 from . import _irqbalance
 from ._checks_host import IRQBALANCE, ISOLATED, REMEDIES, Check, Context, Unreadable
+from ._checks_units import beside
 from ._cpulist import CpuListError, format_list, parse, parse_mask
 from ._irqbalance import DROPIN, ENVIRONMENT
 from ._systemd import is_ours
@@ -124,7 +125,28 @@ def check_mode(ctx: Context) -> Iterator[Result]:
             source=path,
             remedy=remedy,
         )
+    yield from _overridden(ctx, wanted[DROPIN], remedy)
     yield from _running(ctx, "cpu_isolation.irqbalance.running", mode, remedy)
+
+
+def _overridden(ctx: Context, ours: str | None, remedy: str) -> Iterator[Result]:
+    """Drop-ins that are read after ours and take its lines away with an empty assignment."""
+    keys = set(re.findall(r"(?m)^(\w+)=", ours or ""))
+    name = DROPIN.rpartition("/")[2]
+    for path, text in beside(ctx, _irqbalance.SERVICE):
+        for number, line in enumerate(text.splitlines(), 1):
+            key, equals, value = (part.strip() for part in line.partition("="))
+            if key in keys and equals and not value and path.rpartition("/")[2] > name:
+                yield judge(
+                    "cpu_isolation.irqbalance.overridden",
+                    "configured",
+                    None,
+                    line.strip(),
+                    reason="overridden_by",
+                    source=f"{path}:{number}",
+                    remedy=f"Take it out there. {remedy}",
+                )
+                return
 
 
 def _left(ctx: Context) -> Iterator[Result]:

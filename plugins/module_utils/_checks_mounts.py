@@ -81,6 +81,16 @@ def _unit(want: Mapping[str, Any]) -> str:
 def _check_options(identity: str, want: Mapping[str, Any], mount: Mount) -> Iterator[Result]:
     page = size_bytes(str(want["page_size"]))
     remedy = f"Run provision with {MOUNTS}, then unmount {mount.path} once so that its unit mounts it anew."
+    read_only = "ro" in mount.options.split(",")
+    yield judge(
+        f"{identity}.writable",
+        "running",
+        "rw",
+        "ro" if read_only else "rw",
+        reason="read_only",
+        source=_MOUNTINFO,
+        remedy=remedy,
+    )
     rows: list[tuple[str, int | None, int | None]] = [("page_size", page, mount.page_size)]
     for name, live in (("size", mount.size), ("min_size", mount.min_size)):
         asked = want.get(f"{name}_bytes")

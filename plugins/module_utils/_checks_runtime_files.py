@@ -9,10 +9,14 @@ from typing import Any
 
 from . import _files, _runtime_install
 from ._checks_host import MODELS, REMEDIES, SERVERS, Check, Context, Unreadable
+from ._hugetlb_cgroup import NO_LIMIT, size_name
 from ._plan_document import COLLECTION
+from ._runtime_units import SLICE, weights_unit
 from ._verdict import Result, judge, skipped
 
 STATE = "firsttouch_runtime_state"
+_CGROUPS = ("/sys/fs/cgroup", "/sys/fs/cgroup/unified", "/sys/fs/cgroup/hugetlb")
+_LIMITS = ("max", "rsvd.max", "limit_in_bytes", "rsvd.limit_in_bytes")
 _VARIABLES = {"models": MODELS, "servers": SERVERS, "samplers": SERVERS}
 
 
@@ -154,7 +158,39 @@ def check_removed(ctx: Context) -> Iterator[Result]:
     )
 
 
+def check_hugetlb_limits(ctx: Context) -> Iterator[Result]:
+    """No control group of ours keeps a model from its pages: one past the limit is a SIGBUS at the first touch."""
+    models = [str(row["name"]) for row in ctx.section("runtime").get("models") or ()]
+    sizes = [int(pool["size_kb"]) for pool in ctx.section("hugepages").get("pools") or ()]
+    groups = [SLICE, *(f"{SLICE}/{weights_unit(name)}" for name in models)]
+    there = [base for base in _CGROUPS if ctx.names(f"{base}/{SLICE}") is not None]
+    if not models or not there:  # nothing runs there now, or nobody recorded what does
+        return
+    found = {}
+    for base in there:
+        for group in groups:
+            for limit in _LIMITS:
+                for size_kb in sizes:
+                    path = f"{base}/{group}/hugetlb.{size_name(size_kb)}.{limit}"
+                    text = ctx.text(path) or ""
+                    if text.isdigit() and int(text) < NO_LIMIT:
+                        found[path] = int(text)
+    source = min(found, key=lambda path: found[path]) if found else f"{there[0]}/{SLICE}"
+    yield judge(
+        "runtime.hugetlb_limit",
+        "running",
+        {},
+        found,
+        reason="hugetlb_cgroup_limit",
+        source=source,
+        remedy=f"Take the limit off: echo {'-1' if 'limit_in' in source else 'max'} > {source}; {MODELS} needs pages.",
+        # Of one that leaves some nobody can tell whether they are enough.
+        soft=all(found.values()),
+    )
+
+
 CHECKS = (
+    Check("runtime.hugetlb_limit", ("running",), check_hugetlb_limits, lambda ctx: False),
     Check("runtime.version", ("configured",), check_version, _asked),
     Check("runtime.file", ("configured",), lambda ctx: check_files(ctx) if _asked(ctx) else (), _asked),
     Check(

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -14,6 +15,18 @@ from ._systemd import UNIT_DIR, install_links, with_marker
 from ._verdict import Result, judge, skipped
 
 _RUN = "/run/systemd/units"
+_SETTING = re.compile(r"(?m)^[ \t]*([A-Za-z]+)[ \t]*=[ \t]*(.*?)[ \t]*$")
+# What a second line adds to; an empty one takes all before it away.
+_ADDED = frozenset(
+    (
+        *("After", "Before", "Wants", "Requires", "BindsTo", "WantedBy", "SupplementaryGroups", "Environment"),
+        *("ReadWritePaths", "ReadOnlyPaths", "SystemCallFilter", "RestrictAddressFamilies", "Description"),
+    )
+)
+# Where `systemctl set-property` and `edit --runtime` write: a unit here is read before ours (systemd.unit(5)).
+_CONTROL = ("/etc/systemd/system.control", "/run/systemd/system.control")
+_OWN_FOLDERS = (*_CONTROL, "/etc/systemd/system", "/run/systemd/system")
+_VENDOR_FOLDERS = ("/usr/local/lib/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system")
 
 
 def _planned(ctx: Context) -> dict[str, str]:
@@ -59,21 +72,69 @@ def check_units(ctx: Context) -> Iterator[Result]:
             source=path,
             remedy=_remedy(name),
         )
-        dropins = [f"{path}.d/{entry}" for entry in ctx.names(f"{path}.d") or [] if entry.endswith(".conf")]
-        if dropins:
-            yield Result(
-                f"units.{name}.dropins",
-                "warn",
-                "configured",
-                [],
-                dropins,
-                "overridden_by",
-                dropins[0],
-                _remedy(name),
-            )
+        yield from _dropins(ctx, name, content)
         yield from _enabled(ctx, name, content)
         if not name.endswith(".slice"):  # systemd keeps no mark of those; what runs in it has its own
             yield _active(ctx, name)
+
+
+def _dropins(ctx: Context, name: str, content: str) -> Iterator[Result]:
+    """What is read after our file: what sets a setting of ours takes its place, anything else is only told."""
+    found = dict(beside(ctx, name))
+    taking = [place for path, text in found.items() if (place := _taken(path, text, name, content))]
+    if found:
+        yield judge(
+            f"units.{name}.dropins",
+            "configured",
+            [],
+            list(found),
+            reason="overridden_by",
+            source=[*taking, *found][0],
+            remedy=f"Take it out there. {_remedy(name)}",
+            soft=not taking,
+        )
+
+
+def _taken(path: str, text: str, name: str, content: str) -> str | None:
+    """FILE or FILE:LINE of the first line of TEXT that changes what CONTENT, our unit NAME, sets."""
+    if path.endswith(f"/{name}"):
+        return path
+    ours = dict(_SETTING.findall(content))
+    for number, line in enumerate(text.splitlines(), 1):
+        match = _SETTING.fullmatch(line)
+        key, value = match.groups() if match else ("", "")
+        variable = value.strip("\"'").partition("=")[0]
+        same_variable = key == "Environment" and ours.get(key, "").startswith(f"{variable}=")
+        if key in ours and (key not in _ADDED or not value or same_variable):
+            return f"{path}:{number}"
+    return None
+
+
+def beside(ctx: Context, name: str) -> Iterator[tuple[str, str]]:
+    """(path, text) of each drop-in of unit NAME, and of a unit of that name that systemd reads instead of ours."""
+    stem, _dot, kind = name.rpartition(".")
+    prefix, at, _instance = stem.partition("@")
+    units = [name, *([f"{prefix}@.{kind}"] if at else [])]
+    # foo-bar.service also has the drop-ins of foo-.service.
+    units += [f"{prefix[: end + 1]}.{kind}" for end, letter in enumerate(prefix) if letter == "-"]
+    folders = [(folder, [*units, kind]) for folder in _OWN_FOLDERS]
+    # What a distribution ships for all units of a kind is no affair of ours.
+    folders += [(folder, units) for folder in _VENDOR_FOLDERS]
+    seen: set[str] = set()
+    for folder, names in folders:
+        try:
+            if folder in _CONTROL and ctx.raw(f"{folder}/{name}"):
+                yield f"{folder}/{name}", ""
+            for unit in names:
+                for entry in ctx.names(f"{folder}/{unit}.d") or []:
+                    if entry.endswith(".conf") and entry not in seen:
+                        seen.add(entry)  # one of the same name hides those after it, also when it is empty
+                        text = ctx.raw(f"{folder}/{unit}.d/{entry}")
+                        if text:
+                            yield f"{folder}/{unit}.d/{entry}", text
+        except Unreadable as exc:
+            if exc.reason != "not_recorded":
+                raise
 
 
 def check_removed_units(ctx: Context) -> Iterator[Result]:
@@ -93,12 +154,13 @@ def check_removed_units(ctx: Context) -> Iterator[Result]:
 
 def _enabled(ctx: Context, name: str, content: str) -> Iterator[Result]:
     for link in sorted(install_links(name, content)):
+        target = link_target(ctx, link)
         yield judge(
             f"units.{name}.enabled",
             "next_boot",
             link,
-            link if _is_link(ctx, link) else None,
-            reason="not_enabled",
+            None if target is None else f"{link} -> {target}" if target == "/dev/null" else link,
+            reason="not_enabled" if target is None else "masked",
             source=link,
             remedy=_remedy(name),
         )

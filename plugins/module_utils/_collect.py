@@ -185,6 +185,25 @@ class _Collector:
             else:
                 yield path
 
+    def mounts(self) -> None:
+        """Mount units of hugetlbfs, whatever they are called, with what changes and enables them."""
+        units = {
+            path.rpartition("/")[2]
+            for base in paths.UNIT_DIRS
+            for path in self.expand(f"{base}/*.mount")
+            if "hugetlbfs" in (self.tree.text(path) or "")
+        }
+        for name in sorted(units):
+            words = name.replace("-", "\0").split("\0")
+            above = ["-".join(words[:count]) + "-.mount" for count in range(1, len(words))]
+            for base in (*paths.CONTROL_DIRS, *paths.UNIT_DIRS):
+                for unit in (name, *above):
+                    for path in (f"{base}/{unit}", *self.expand(f"{base}/{unit}.d/*.conf")):
+                        self.content(path)
+                for path in self.expand(f"{base}/*.wants/*.mount"):
+                    if path.rpartition("/")[2] == name:
+                        self.link(path)
+
     def dpkg(self) -> None:
         """Of dpkg's status only the packages that our readers know: all of it is large, and tells what runs here."""
         text = self.tree.text(DPKG)
@@ -271,6 +290,7 @@ class _Collector:
                 for pattern in patterns:
                     for path in self.expand(pattern):
                         record(path)
+            self.mounts()
             self.dpkg()
             self.config()
             self.irqbalance()

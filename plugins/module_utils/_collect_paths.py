@@ -17,6 +17,7 @@ EFIVARS = "/sys/firmware/efi/efivars"
 SYSCTL_DIRS = ("/etc/sysctl.d", "/run/sysctl.d", "/usr/local/lib/sysctl.d", "/usr/lib/sysctl.d")
 TMPFILES_DIRS = ("/etc/tmpfiles.d", "/run/tmpfiles.d", "/usr/local/lib/tmpfiles.d", "/usr/lib/tmpfiles.d")
 UNIT_DIRS = ("/etc/systemd/system", "/run/systemd/system", "/usr/lib/systemd/system")
+CONTROL_DIRS = ("/etc/systemd/system.control", "/run/systemd/system.control")
 
 IRQBALANCE_PROCS = tuple(f"{folder}/{SERVICE}/cgroup.procs" for folder in SLICES)
 
@@ -70,6 +71,8 @@ CONTENT = (
     "/sys/kernel/debug/sched/fair_server/*/period",
     "/sys/fs/cgroup/cgroup.controllers",
     "/sys/fs/cgroup/cpu*/cpu.rt_runtime_us",
+    *(f"/sys/fs/cgroup{base}/firsttouch.slice/hugetlb.*" for base in ("", "/unified", "/hugetlb")),
+    *(f"/sys/fs/cgroup{base}/firsttouch.slice/*/hugetlb.*" for base in ("", "/unified", "/hugetlb")),
     *IRQBALANCE_PROCS,
     f"{CPU}/cpu[0-9]*/online",
     f"{CPU}/cpu[0-9]*/topology/*",
@@ -111,7 +114,11 @@ CONTENT = (
     *(f"{base}/*hugepages*" for base in UNIT_DIRS),
     *(f"{base}/firsttouch*" for base in UNIT_DIRS),
     *(f"{base}/*/zz-firsttouch.conf" for base in UNIT_DIRS),
+    *(f"{base}/firsttouch*" for base in CONTROL_DIRS),
+    *(f"{base}/firsttouch*.d/*.conf" for base in (*CONTROL_DIRS, *UNIT_DIRS)),
+    *(f"{base}/{kind}.d/*.conf" for base in (*CONTROL_DIRS, *UNIT_DIRS[:2]) for kind in ("service", "slice", "mount")),
     *(f"{base}/{unit}" for base in UNIT_DIRS for unit in ("irqbalance.service", *TABLE)),
+    *(f"{base}/irqbalance.service.d/*.conf" for base in (*CONTROL_DIRS, *UNIT_DIRS)),
     *(f"{base}/*.conf" for base in TMPFILES_DIRS),
     *(f"{base}/kubelet.service" for base in UNIT_DIRS),
     *(f"{base}/kubelet.service.d/*.conf" for base in UNIT_DIRS),

@@ -17,7 +17,7 @@ from ._tree import Tree
 
 _ROOT = "/sys/fs/cgroup"
 # v1 says that there is no limit by the largest number that its counter holds, rounded down to whole pages.
-_NO_LIMIT = 1 << 62
+NO_LIMIT = 1 << 62
 _UNITS = ((1 << 20, "GB"), (1 << 10, "MB"), (1, "KB"))
 
 
@@ -50,7 +50,7 @@ def limits(tree: Tree, size_kb: int, pid: str = "self") -> list[Limit]:
             folder = "/".join([base, *parts[:depth]])
             for name, used, at_touch in names:
                 text = tree.text(f"{folder}/{name}")
-                if text and text.isdigit() and int(text) < _NO_LIMIT:
+                if text and text.isdigit() and int(text) < NO_LIMIT:
                     count = tree.number(f"{folder}/{used}") or 0
                     found.append(Limit(f"{folder}/{name}", int(text), count, at_touch))
     return found

@@ -18,7 +18,7 @@ from . import _files, _thp
 from ._boot_owners import tuned_arguments
 from ._cmdline import make, normal_key
 from ._sysctl import COUNTERPART, dotted, normalize, same_value
-from ._sysctl_foreign import tuned_section, writers
+from ._sysctl_foreign import tuned_section, tuned_writers
 from ._systemd import MARKER, UNIT_DIR, is_ours
 
 # Each service that may be stopped, and why it may have to be.
@@ -133,9 +133,8 @@ def read_claims(root: str) -> tuple[Claim, ...]:
 
 def _tuned(root: str) -> Iterator[Claim]:
     unit = "tuned.service"
-    for item in writers(root):
-        if item.writer == "tuned":
-            yield Claim(unit, "sysctl", item.key, item.value, item.file, item.line)
+    for item in tuned_writers(root):
+        yield Claim(unit, "sysctl", item.key, item.value, item.file, item.line)
     last: dict[str, Claim] = {}
     for name, value, path, line in tuned_section(root, "vm"):
         if name in _THP_OF_TUNED:

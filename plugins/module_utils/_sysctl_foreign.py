@@ -17,6 +17,8 @@ _CGROUPS = "/sys/fs/cgroup"
 _RT_RUNTIME = "/proc/sys/kernel/sched_rt_runtime_us"
 _RT_FILE = "cpu.rt_runtime_us"
 _MAX_INCLUDES = 16
+TMPFILES_DIRS = ("/etc/tmpfiles.d", "/run/tmpfiles.d", "/usr/local/lib/tmpfiles.d", "/usr/lib/tmpfiles.d")
+_TMPFILES_LINE = re.compile(r"w\S*\s+/proc/sys/(\S+?)(?:\s+\S+){4}\s+(\S.*?)\s*")
 
 
 @dataclass(frozen=True)
@@ -31,11 +33,12 @@ class Foreign:
 
 
 def writers(root: str = "/") -> list[Foreign]:
-    """Return what the active tuned profile, an enabled UFW and the command line set. Raises OSError."""
-    return [*_tuned(root), *_ufw(root), *_command_line(root)]
+    """Return what the active tuned profile, an enabled UFW, tmpfiles.d and the command line set. Raises OSError."""
+    return [*tuned_writers(root), *_ufw(root), *_tmpfiles(root), *_command_line(root)]
 
 
-def _tuned(root: str) -> Iterator[Foreign]:
+def tuned_writers(root: str) -> Iterator[Foreign]:
+    """What the active tuned profile sets, the last of a key. Raises OSError."""
     found: dict[str, Foreign] = {}
     for name, value, path, number in tuned_section(root, "sysctl"):
         if name not in ("type", "enabled", "replace", "priority"):
@@ -96,6 +99,20 @@ def _ufw(root: str) -> Iterator[Foreign]:
     for item in parse_lines(read_text(root, path) or "", path, path)[0]:
         if item.value is not None:
             yield Foreign("ufw", item.key, item.value, path, item.line)
+
+
+def _tmpfiles(root: str) -> Iterator[Foreign]:
+    """Lines of tmpfiles.d that write into /proc/sys: at boot nothing orders them against systemd-sysctl."""
+    files: dict[str, str] = {}
+    for folder in TMPFILES_DIRS:
+        for entry in list_dir(root, folder) or []:
+            if entry.endswith(".conf"):
+                files.setdefault(entry, f"{folder}/{entry}")
+    for entry in sorted(files):
+        for number, line in enumerate((read_text(root, files[entry]) or "").splitlines(), 1):
+            match = _TMPFILES_LINE.fullmatch(line)
+            if match:
+                yield Foreign("tmpfiles", normalize(match[1]), match[2], files[entry], number)
 
 
 def _command_line(root: str) -> Iterator[Foreign]:

@@ -137,6 +137,10 @@ BROKEN: dict[str, tuple[Break, Expected]] = {
     ),
     "the unit has a drop-in": (
         lambda root: put(root, f"{UNIT}.d/override.conf", "[Mount]\nOptions=pagesize=1G\n"),
+        {"units.dev-hugepages\\x2dft.mount.dropins": ("fail", "overridden_by")},
+    ),
+    "the unit has a drop-in that changes nothing of ours": (
+        lambda root: put(root, f"{UNIT}.d/override.conf", "[Mount]\nTimeoutSec=9\n"),
         {"units.dev-hugepages\\x2dft.mount.dropins": ("warn", "overridden_by")},
     ),
     "staged, not rebooted yet": (
@@ -234,6 +238,14 @@ BROKEN: dict[str, tuple[Break, Expected]] = {
         lambda root: replace(root, vh.GRUB_CFG, " ro quiet", " ro quiet mitigations=off"),
         {"boot.foreign_staged": ("warn", "foreign_staged"), "boot.pending_reboot": ("pass", "")},
     ),
+    "somebody staged an argument that takes nodes away": (
+        lambda root: replace(root, vh.GRUB_CFG, " ro quiet", " ro quiet numa=off"),
+        {"boot.hardware": ("fail", "foreign_token"), "boot.foreign_staged": ("warn", "foreign_staged")},
+    ),
+    "somebody staged an argument that takes CPUs away": (
+        lambda root: replace(root, vh.GRUB_CFG, " ro quiet", " ro quiet nosmt maxcpus=2"),
+        {"boot.hardware": ("fail", "foreign_token")},
+    ),
     "packages want a reboot": (
         lambda root: (
             put(root, "/run/reboot-required", "*** System restart required ***\n"),
@@ -263,6 +275,10 @@ BROKEN: dict[str, tuple[Break, Expected]] = {
     "irqbalance's list was edited": (
         lambda root: replace(root, "/etc/firsttouch/irqbalance.env", "=1,3", "=1"),
         {"cpu_isolation.irqbalance.environment": ("fail", "changed_by_hand")},
+    ),
+    "a later drop-in takes irqbalance's list away": (
+        lambda root: put(root, "/etc/systemd/system/irqbalance.service.d/zzz.conf", "[Service]\nEnvironmentFile=\n"),
+        {"cpu_isolation.irqbalance.overridden": ("fail", "overridden_by")},
     ),
     "irqbalance's drop-in is gone": (
         lambda root: remove(root, "/etc/systemd/system/irqbalance.service.d/zz-firsttouch.conf"),
@@ -441,6 +457,14 @@ BROKEN: dict[str, tuple[Break, Expected]] = {
             put(root, "/etc/tuned/mine/tuned.conf", "[sysctl]\nvm.swappiness=40\n"),
         ),
         {"vm_sysctls.tuned.vm.swappiness": ("warn", "foreign_owner")},
+    ),
+    "a line of tmpfiles.d writes it too": (
+        lambda root: put(root, "/etc/tmpfiles.d/vm.conf", "# x\nw /proc/sys/vm/swappiness - - - - 60\n"),
+        {"vm_sysctls.tmpfiles.vm.swappiness": ("warn", "foreign_owner")},
+    ),
+    "the mount is read-only": (
+        lambda root: replace(root, "/proc/self/mountinfo", "hugepages-ft rw,", "hugepages-ft ro,"),
+        {"hugepages.mount./dev/hugepages-ft.writable": ("fail", "read_only")},
     ),
     "a file sets vm.nr_hugepages": (
         lambda root: put(root, "/etc/sysctl.d/10-old.conf", "vm.nr_hugepages = 40\n"),

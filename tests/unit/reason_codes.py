@@ -19,6 +19,7 @@ CODE = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 CONTROLLER = ("action/host_verify.py", "plugin_utils/_verify_record.py")
 # What host_verify imports, and what gives it no reason.
 ELSEWHERE = {
+    "_hugetlb_cgroup": "what keeps from pages, which hugepages_info returns",
     "_hugepages": "warnings about pools, which hugepages_info returns",
     "_topology": "warnings about the topology, which verify returns as words",
     "_topology_cpus": "the same",
