@@ -187,7 +187,7 @@ def boot(release: str) -> None:
 def bench_command(plan: Mapping[str, Any], accel: str) -> str:
     """The benchmark on two CPUs of the server's node: its own, and one that keeps the house for the clients.
 
-    Emulated, putting a process to sleep and waking it takes ms, and is all that would be seen: so both sides spin longer.
+    Emulated, to put a process to sleep and wake it takes ms, and would be all that is seen: both sides spin longer.
     """
     servers = plan["sections"].get("runtime", {}).get("servers", [])
     words = [FIRSTTOUCH, "bench", "transport", "--calls", str(CALLS), "--only", "shm", "--only", "unix", "--json"]
