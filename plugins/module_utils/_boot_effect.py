@@ -58,7 +58,7 @@ class Concern:
         )
 
     def effect(self, prediction: Prediction, tokens: Iterable[Token]) -> dict[str, Any]:
-        """The part of PREDICTION that is about this concern; keys it does not know count by their texts."""
+        """The part of PREDICTION that is about this concern; keys it does not know count by their values."""
         document = prediction.as_dict()
         result: dict[str, Any] = {}
         if self.keys & set(HUGETLB_KEYS):
@@ -77,7 +77,7 @@ class Concern:
         if _THP in self.keys:
             result[_THP] = _thp_mode(tokens)
         for key in sorted(self.keys - set(MANAGED_KEYS) - {_THP}):
-            result[key] = [t.text for t in tokens if normal_key(t.key) == key and not t.after_dashes]
+            result[key] = [t.value for t in tokens if normal_key(t.key) == key and not t.after_dashes]
         return result
 
 
@@ -95,21 +95,23 @@ def effect_of(line: str, concern: Concern, facts: KernelFacts) -> dict[str, Any]
 def shortfall(line: str, wanted: list[str], facts: KernelFacts) -> tuple[str, str] | None:
     """Why LINE does not do what WANTED asks, as (reason, text); None when it does.
 
-    The tokens must be there, the hugetlb ones in their order, and the kernel must make of the whole line what
-    it makes of WANTED alone: the first count of a pool wins, a second isolcpus= can be dropped.
+    The tokens must be there as the kernel reads them (quotes are no part of them, `-` in a key is `_`), the hugetlb
+    ones in their order, and the kernel must make of the whole line what it makes of WANTED alone: the first count of a
+    pool wins, a second isolcpus= can be dropped.
     """
     tokens = split(line)
-    read = [token.text for token in tokens if not token.after_dashes]
+    read = [_meaning(token) for token in tokens if not token.after_dashes]
     for group in _groups(wanted):
-        if _in_order(read, group):
+        meant = [_meaning(split(text)[0]) for text in group]
+        if _in_order(read, meant):
             continue
-        everything = [token.text for token in tokens]
-        if _in_order(everything, group):
+        everything = [_meaning(token) for token in tokens]
+        if _in_order(everything, meant):
             return (
                 "after_double_dash",
                 f"{' '.join(group)} stands behind `--`, so the kernel does not read it",
             )
-        missing = [token for token in group if token not in read]
+        missing = [text for text, what in zip(group, meant) if what not in read]
         if missing:
             return "missing_tokens", f"not on the command line: {' '.join(missing)}"
         return "wrong_order", f"not in the order {' '.join(group)}"
@@ -193,13 +195,18 @@ def needs_boot(tokens: Iterable[str]) -> list[str]:
 def _groups(wanted: list[str]) -> list[list[str]]:
     """WANTED in groups within which the order means something."""
     groups: dict[str, list[str]] = {}
-    for token in wanted:
+    for token in (text for text in wanted if split(text)):
         key = token_key(token)
         groups.setdefault("hugetlb" if key in HUGETLB_KEYS else key, []).append(token)
     return list(groups.values())
 
 
-def _in_order(tokens: list[str], wanted: list[str]) -> bool:
+def _meaning(token: Token) -> tuple[str, str | None]:
+    """Key and value of TOKEN, as the kernel compares and takes them."""
+    return normal_key(token.key), token.value
+
+
+def _in_order(tokens: list[tuple[str, str | None]], wanted: list[tuple[str, str | None]]) -> bool:
     rest = iter(tokens)
     return all(token in rest for token in wanted)
 

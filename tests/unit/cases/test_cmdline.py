@@ -104,12 +104,33 @@ def test_an_argument_that_is_there_but_not_for_the_kernel(tmp_path: Path, line: 
         "ro\nhugepages=512",
         'x="a -- b" hugepages=512',
         "hugepages=512 hugepages=512",
+        'hugepages="512"',
+        '"hugepages=512"',
+        '"hugepages=512',
     ],
 )
 def test_an_argument_that_the_kernel_reads(tmp_path: Path, line: str) -> None:
     result = running(tmp_path, line, want=["hugepages=512"])
     assert result["wanted"]["live"] is True
     assert result["predicted"]["running"]["pools"]["2048kB"]["total"] == 512
+
+
+@pytest.mark.parametrize(
+    ("want", "line", "live"),
+    [
+        ("default_hugepagesz=2M", "default-hugepagesz=2M", True),
+        ('dyndbg="file a +p"', '"dyndbg=file a +p"', True),
+        ("dyndbg=", 'dyndbg=""', True),
+        ("quiet", '"quiet"', True),
+        ("quiet", "quiet=", False),
+        ("a-b=c-d", "a_b=c_d", False),
+        ("Quiet", "quiet", False),
+    ],
+)
+def test_arguments_are_the_same_as_the_kernel_compares_them(
+    want: str, line: str, live: bool, tmp_path: Path
+) -> None:
+    assert running(tmp_path, f"ro {line}\n", want=[want])["wanted"]["live"] is live
 
 
 def test_an_unterminated_quote_swallows_the_rest(tmp_path: Path) -> None:
