@@ -25,6 +25,7 @@ from firsttouch._holder import Holder
 from firsttouch._lanes import LANE, at
 from firsttouch._shm_server import ShmPort
 from firsttouch._stream_server import StreamPort
+from firsttouch._transport import Poller
 from firsttouch._waiting import hush
 from firsttouch._wire import Hello, Kind, Status, control_frame
 from firsttouch.cli import _ask_for_metrics
@@ -183,19 +184,20 @@ class NoProcesses(Holder):
         type(self).calls += 1
         if self.calls not in self.refused:
             return super()._fork(spare=spare)
-        before = getattr(os, self.call)
+        where: Any = self._poller if self.call == "add" else os
+        before = getattr(where, self.call)
 
         def refuse(*_: object) -> int:
             raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
 
-        setattr(os, self.call, refuse)
+        setattr(where, self.call, refuse)
         try:
             return super()._fork(spare=spare)
         finally:
-            setattr(os, self.call, before)
+            setattr(where, self.call, before)
 
 
-@pytest.mark.parametrize("call", ["pipe", "fork", "pidfd_open"])
+@pytest.mark.parametrize("call", ["pipe", "fork", "pidfd_open", "add"])
 def test_no_process(call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A fork that fails is tried again; the memory and its clients stay."""
     monkeypatch.setattr(test_faults, "Holder", NoProcesses)
@@ -334,6 +336,32 @@ def test_close_while_others_wait(transport: str, tmp_path: Path) -> None:
             thread.join(2)
             assert not thread.is_alive()
     assert [type(error) for error in caught] == [BrokenError] * 3
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_nothing_more_can_be_waited_for(transport: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server whose user may wait for no further descriptor (fs.epoll.max_user_watches) serves those it has."""
+    short, add = threading.Event(), Poller.add
+
+    def refuse(*args: Any) -> None:
+        if short.is_set():
+            raise OSError(errno.ENOSPC, "No space left on device")
+        add(*args)
+
+    monkeypatch.setattr(Poller, "add", refuse)
+    with serving([address_of(transport, tmp_path)]) as (server, thread):
+        (where,) = server.addresses
+        with InferenceClient(where, timeout=5) as client:
+            check(1, client.infer(request(1))[0])
+            short.set()
+            for _ in range(2):
+                with pytest.raises(BusyError, match="cannot be waited for"):
+                    InferenceClient(where)
+            check(2, client.infer(request(2))[0])
+            short.clear()
+            with InferenceClient(where, timeout=5) as other:
+                check(3, other.infer(request(3))[0])
+        assert thread.is_alive()
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)

@@ -231,7 +231,7 @@ class Holder:
         """A child that serves, at once or when it is told to. Raises OSError, and leaves nothing behind then."""
         parent = os.getpid()
         wait, go = os.pipe() if spare else (-1, -1)
-        pid = -1
+        pid = pidfd = -1
         try:
             sys.stdout.flush()
             sys.stderr.flush()
@@ -239,12 +239,14 @@ class Holder:
                 # Threads of a BLAS pool that numpy started wait for work and hold no lock.
                 warnings.simplefilter("ignore", DeprecationWarning)
                 pid = os.fork()
-            pidfd = os.pidfd_open(pid) if pid else -1
+            if pid:
+                pidfd = os.pidfd_open(pid)
+                self._poller.add(pidfd, lambda _: self._died(pid), select.EPOLLIN)
         except OSError:
             if pid > 0:
                 os.kill(pid, signal.SIGKILL)
                 os.waitpid(pid, 0)
-            for fd in (wait, go):
+            for fd in (wait, go, pidfd):
                 if fd >= 0:
                     os.close(fd)
             raise
@@ -264,9 +266,7 @@ class Holder:
                 os._exit(status)
         if spare:
             os.close(wait)
-        child = _Child(pid, pidfd, go)
-        self._poller.add(child.pidfd, lambda _: self._died(pid), select.EPOLLIN)
-        return child
+        return _Child(pid, pidfd, go)
 
     def _be_child(self, parent: int, wait: int) -> None:
         """In the child: serve until told to stop, or until the holder is gone. WAIT: until a byte comes there."""

@@ -184,10 +184,12 @@ class Keeper:
             self._guests.check(pid, uid, gid, sock)
             if self._waiting() > MAX_WAITING:
                 raise BusyError(f"more than {MAX_WAITING} connections are in their handshake")
+            try:
+                self._poller.add(sock.fileno(), lambda _: self._read(peer))
+            except OSError as error:
+                raise BusyError(f"the connection cannot be waited for: {error.strerror}") from error
         except TransportError as error:
             self._refuse(peer, error)
-            return
-        self._poller.add(sock.fileno(), lambda _: self._read(peer))
 
     def _read(self, peer: Peer) -> None:
         """Read on in a handshake; after it, anything that comes is the end."""
@@ -284,7 +286,9 @@ class Keeper:
         """Hear of the death of PEER's process, which began at START, also when a child of it keeps the socket open."""
         peer.pidfd = pidfd_of_client(peer.sock, start)
         if peer.pidfd >= 0:
-            self._poller.add(peer.pidfd, lambda _: self._gone(peer, died=True))
+            # Without it the end of the connection tells, as where there is no pidfd.
+            with contextlib.suppress(OSError):
+                self._poller.add(peer.pidfd, lambda _: self._gone(peer, died=True))
 
     def _refuse(self, peer: Peer, error: TransportError) -> None:
         """Say why, and hang up."""

@@ -73,7 +73,11 @@ class ShmLane(Lane):
         self.answer = tuple(self.reply.items())
         self._poll = select.epoll()
         # An edge: each ring wakes, and nothing has to be read back.
-        self._poll.register(chime, select.EPOLLIN | select.EPOLLET)
+        try:
+            self._poll.register(chime, select.EPOLLIN | select.EPOLLET)
+        except OSError as error:
+            self._poll.close()
+            raise ProtocolError(f"the doorbell of lane {lane} cannot be waited for: {error.strerror}") from error
         for fd in link.death_fds:
             self._poll.register(fd, READABLE)
 

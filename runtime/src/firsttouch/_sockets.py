@@ -73,8 +73,12 @@ class Door:
     def look(self) -> None:
         """Look there again when it is time. Call it now and then while away_until is not 0."""
         if self.away_until and time.monotonic() >= self.away_until:
-            self.away_until = 0.0
-            self._poller.add(self._listener.sock.fileno(), self._call, select.EPOLLIN)
+            try:
+                self._poller.add(self._listener.sock.fileno(), self._call, select.EPOLLIN)
+            except OSError:
+                self.away_until += AWAY_SECONDS
+            else:
+                self.away_until = 0.0
 
     def close(self) -> None:
         """Look there no more, and stop listening."""

@@ -259,7 +259,10 @@ class StreamPort(Port):
         if error is not None:
             connection._refuse(error)
             return
-        self.poller.add(connection.fd, connection.on_event)
+        try:
+            self.poller.add(connection.fd, connection.on_event)
+        except OSError as why:
+            connection._refuse(BusyError(f"the connection cannot be waited for: {why.strerror}"))
 
     def _identify(self, sock: socket.socket) -> tuple[str, TransportError | None]:
         """Who is at the other end, and why it may not be there. Raises OSError."""
