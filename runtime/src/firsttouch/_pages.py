@@ -50,6 +50,9 @@ def _kept_for_others(need: int, node: int | None) -> str:
     if pools:
         return f"the pools of {found.source} are for models; {_ASK}"
     free = pool.available if node is None else min(pool.available, pool.nodes.get(node, 0))
+    if not free:
+        where = "" if node is None else f" on node {node}"
+        return f"no page of {_HUGE >> 20} MiB is free and not promised{where}"
     if 2 * need > free:
         return f"{need} pages are more than half of the {free} that are free and not promised; {_ASK}"
     return ""
