@@ -11,7 +11,7 @@ from typing import Any
 from ._checks_host import REMEDIES, Check, Context
 from ._collect_scrub import same
 from ._intent import PREFIX
-from ._plan_document import significant
+from ._plan_document import compose, significant
 from ._record import PLAN
 from ._topology_host import MANIFEST
 from ._verdict import Result, judge, skipped
@@ -73,6 +73,32 @@ def check_recording(ctx: Context) -> Iterator[Result]:
             source=MANIFEST,
             remedy="Record the host again, with room for all of it.",
         )
+
+
+def check_record(ctx: Context) -> Iterator[Result]:
+    """plan.json adds up: what its sections ask for of kernel line and sysctls is what it holds as their sum.
+
+    The checks go by the sum, so that one who emptied it would be told that all is well.
+    """
+    record = ctx.plan if ctx.is_recorded else ctx.recorded
+    if not record or not record.get("sections"):
+        return
+    made = compose(record)
+    sums = (("boot.tokens", made["boot"]["tokens"], (record.get("boot") or {}).get("tokens")),
+            ("sysctls", made["sysctls"], record.get("sysctls")))  # fmt: skip
+    rows = _sections(record).values()
+    names = sorted({f"{PREFIX}{name}" for section in rows for name in section.get("variables") or ("hugepages",)})
+    for name, wanted, found in sums:
+        if wanted != found:
+            yield judge(
+                f"plan.record.{name}",
+                "configured",
+                wanted,
+                found,
+                reason="changed_by_hand",
+                source=PLAN,
+                remedy=f"Run provision with {' and '.join(names)}: it writes the file anew.",
+            )
 
 
 def check_drift(ctx: Context) -> Iterator[Result]:
@@ -137,6 +163,7 @@ CHECKS = (
     Check("plan.refused", ("configured",), check_refused, always=True),
     Check("plan.recording", ("configured",), check_recording, always=True),
     Check("plan.sections", ("configured",), check_plan),
+    Check("plan.record", ("configured",), check_record, lambda ctx: False),
     Check("plan.drift", ("configured",), check_drift, lambda ctx: False),
     Check("plan.orphaned", ("configured",), check_orphans, lambda ctx: False),
 )

@@ -526,6 +526,14 @@ BROKEN: dict[str, tuple[Break, Expected]] = {
         lambda root: replace(root, "/proc/meminfo", "MemAvailable: 3500000", "MemAvailable: 500000"),
         {"memory.available": ("warn", "memory_short")},
     ),
+    "the boot arguments of the record were emptied": (
+        lambda root: edit_plan(root, lambda plan: plan["boot"].update(tokens=[])),
+        {"plan.record.boot.tokens": ("fail", "changed_by_hand")},
+    ),
+    "a sysctl of the record was changed": (
+        lambda root: edit_plan(root, lambda plan: plan["sysctls"].update({"vm.swappiness": "60"})),
+        {"plan.record.sysctls": ("fail", "changed_by_hand")},
+    ),
     "a section that no variable asks for": (
         lambda root: edit_plan(
             root, lambda plan: plan["sections"]["hugepages"].update(orphaned=["hugepages"])

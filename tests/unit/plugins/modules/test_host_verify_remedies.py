@@ -174,7 +174,7 @@ class Recorder:
 def results(root: Path, more: More | None) -> list[_verdict.Result]:
     """What verify says of the host below ROOT, broken by MORE or already broken."""
     if more is None:
-        return _checks.run(Context(read_plan(str(root)) or {}, str(root)))
+        return _checks.run(Context(read_plan(str(root)) or {}, str(root), is_recorded=True))
     plan = vh.plan_for(root, {**vh.INTENT, **more.intent})
     plan["sections"].update(more.sections)
     plan.update(more.top)
