@@ -30,7 +30,7 @@ from ._boot_shell_ast import (
     Simple,
     Word,
 )
-from ._boot_shell_expand import arithmetic, kept
+from ._boot_shell_expand import arithmetic, grep_finds, kept, printed
 from ._boot_shell_test import evaluate_test
 from ._boot_types import BootError, Origin, Problem, Source, Step, Value
 from ._files import read_text, resolve
@@ -123,9 +123,33 @@ class Evaluator:
         if len(node.commands) > 1:
             if not tested:
                 raise self._refuse(_line(node.commands[0]), "a pipeline is not evaluated")
-            return None  # every part runs in a process of its own
+            status = self._searched(node.commands)
+            return status if status is None or not node.negated else not status
         status = self._command(node.commands[0], tested)
         return status if status is None or not node.negated else not status
+
+    def _searched(self, commands: list[Command]) -> bool | None:
+        """Whether `echo TEXT | grep PATTERN` finds it; None for other pipelines."""
+        before, steps = dict(self.variables), list(self.steps)
+        rows = [self._arguments(command) for command in commands]
+        self.variables, self.steps = before, steps  # every part runs in a process of its own
+        first, second = rows[0], rows[-1]
+        if len(rows) != 2 or not first or not second or getattr(commands[0], "redirected", True):
+            return None
+        text = printed(first)
+        return None if text is None else grep_finds(text, second)
+
+    def _arguments(self, command: Command) -> list[str] | None:
+        """The fields of a simple COMMAND; None for another one, or where one of them is not known."""
+        if not isinstance(command, Simple) or command.assigns:
+            return None
+        fields: list[str] = []
+        for word in command.words:
+            found = self._fields(word) if isinstance(word, Word) else [None]
+            if None in found:
+                return None
+            fields.extend(field for field in found if field is not None)
+        return fields
 
     def _command(self, node: Command, tested: bool) -> bool | None:
         if isinstance(node, Simple):

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arithmetic and the removal of prefixes and suffixes, as dash and bash both do them (POSIX.1-2017, XCU 2.6)."""
+"""Arithmetic, the removal of prefixes and suffixes (POSIX.1-2017, XCU 2.6), and `echo TEXT | grep PATTERN`.
+
+Only what dash and bash, and every grep, take for the same.
+"""
 
 from __future__ import annotations
 
@@ -121,3 +124,32 @@ def kept(text: str, operator: str, pattern: str) -> tuple[int, int]:
         return next((at for at in cuts if re.fullmatch(pattern, text[:at], re.DOTALL)), 0), len(text)
     cuts = reversed(ends) if operator == "%" else ends
     return 0, next((at for at in cuts if re.fullmatch(pattern, text[at:], re.DOTALL)), len(text))
+
+
+def printed(fields: list[str]) -> str | None:
+    """What `echo` or `printf` with these FIELDS prints; None where shells do not agree, and for other commands."""
+    if any("\\" in field for field in fields[1:] if field != "%s\\n"):
+        return None
+    if fields[0] == "echo" and not "".join(fields[1:2]).startswith("-"):
+        return " ".join(fields[1:])
+    if fields[:2] in (["printf", "%s"], ["printf", "%s\\n"]) and len(fields) == 3:
+        return fields[2]
+    return None
+
+
+def grep_finds(text: str, fields: list[str]) -> bool | None:
+    """Whether `grep` with these FIELDS finds something in TEXT; None where that takes more than a plain pattern."""
+    options = "".join(field[1:] for field in fields[1:] if field.startswith("-"))
+    patterns = [field for field in fields[1:] if not field.startswith("-")]
+    if fields[0] != "grep" or set(options) - set("qsiwFEe") or len(patterns) != 1 or not text.isascii():
+        return None
+    fixed, plain = "F" in options, r"[A-Za-z0-9_.=,:/@% -]+"
+    if not re.fullmatch(plain if fixed else rf"\^?{plain}\$?", patterns[0]):
+        return None
+    pattern = re.escape(patterns[0])
+    if not fixed:
+        pattern = re.sub(r"\\([.^$])", r"\1", pattern)
+    if "w" in options:
+        pattern = rf"(?<!\w)(?:{pattern})(?!\w)"
+    flags = re.ASCII | (re.IGNORECASE if "i" in options else 0)
+    return any(re.search(pattern, line, flags) for line in text.split("\n"))

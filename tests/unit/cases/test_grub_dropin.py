@@ -56,6 +56,49 @@ def test_the_same_dropin_over_other_values(start: str, result: str, tmp_path: Pa
     assert dash_value(tmp_path, LINUX) in (None, result)
 
 
+@pytest.mark.parametrize(
+    "condition",
+    [
+        f'! echo "${LINUX}" | grep -q ipv6.disable=1',
+        f'! echo "${LINUX}" | grep -qw "ipv6.disable=1" 2>/dev/null',
+        f"! printf '%s\\n' \"${LINUX}\" | grep -F -q ipv6.disable=1 >/dev/null",
+        f'! echo " ${LINUX} " | grep -qE " ipv6.disable=1 "',
+        f'[ "${{{LINUX}#*ipv6.disable=1}}" = "${LINUX}" ]',
+    ],
+)
+@pytest.mark.parametrize(
+    ("start", "result"), [("ro", "ro ipv6.disable=1"), ("ro ipv6.disable=1 x", "ro ipv6.disable=1 x")]
+)
+def test_other_ways_to_add_an_argument_once(condition: str, start: str, result: str, tmp_path: Path) -> None:
+    put(tmp_path, "/etc/default/grub", f'{LINUX}="{start}"\n')
+    text = f'if {condition}; then\n  {LINUX}="${LINUX} ipv6.disable=1"\nfi\n'
+    put(tmp_path, "/etc/default/grub.d/60-ipv4only.cfg", text)
+    document = info(tmp_path)
+    assert (value(document, LINUX), document["problems"]) == (result, [])
+    assert dash_value(tmp_path, LINUX) in (None, result)
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        f'echo "${LINUX}" | grep -q "[i]pv6"',
+        f'echo "${LINUX}" | grep -qv ipv6',
+        f'echo -n "${LINUX}" | grep -q ipv6',
+        f'echo "${LINUX}" | sed s/a/b/ | grep -q ipv6',
+        "grep -q hypervisor /proc/cpuinfo",
+        "cat /proc/cpuinfo | grep -q hypervisor",
+        f'echo "${LINUX}" | grep -q ipv6 /etc/hosts',
+        f'echo "a\\nipv6${LINUX}" | grep -q ^ipv6',
+    ],
+)
+def test_a_search_that_is_not_plain_is_not_guessed(condition: str, tmp_path: Path) -> None:
+    text = f'{LINUX}="ro"\nif {condition}; then {LINUX}="x"; fi\n'
+    put(tmp_path, "/etc/default/grub", text)
+    assert [(row["reason"], row["line"]) for row in info(tmp_path)["problems"]] == [
+        ("unsupported_shell_construct", 2)
+    ]
+
+
 def test_a_construct_that_cannot_be_evaluated_names_file_and_line(tmp_path: Path) -> None:
     lay_out("grubd-conditional-dropin", tmp_path)
     dropin = "/etc/default/grub.d/60-ipv4only.cfg"
