@@ -75,7 +75,7 @@ class Guest:
         self.push(sorted(folder.glob("*.whl")), "/var/tmp/wheels")
         self.output(
             f"/usr/bin/python3 -m venv --without-pip {VENV} && "
-            f"{VENV}/bin/python3 /var/tmp/wheels/pip-*.whl/pip install --quiet --no-index --no-compile "
+            f"{VENV}/bin/python3 $(echo /var/tmp/wheels/pip-*.whl)/pip install --quiet --no-index --no-compile "
             f"--find-links /var/tmp/wheels 'firsttouch[weights]' && rm -r /var/tmp/wheels"
         )
 
