@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from ._checks_host import Check, Context
+from ._checks_host import HUGEPAGES, ISOLATED, Check, Context
+from ._cpulist import format_list
 from ._intent import IntentError
 from ._numa_expect import ASSERTED, VARIABLE, judge_expected, read_expected
 from ._plan_numa import memory_bindable, trust_of
@@ -80,6 +81,32 @@ def trust_view(ctx: Context) -> dict[str, Any]:
 def check_expected(ctx: Context) -> Iterator[Result]:
     """Nodes, their CPUs, memory and distances, sockets, cores and threads, as far as somebody expects them."""
     yield from judge_expected(_expected(ctx), _topology(ctx))
+
+
+def check_planned(ctx: Context) -> Iterator[Result]:
+    """The nodes, their CPUs and distances that the plan was made for: after a change of firmware it fits no more."""
+    nodes = _planned(ctx, "topology").get("nodes")
+    if not isinstance(nodes, Mapping) or not nodes:
+        return
+    topology = _topology(ctx)
+    if not topology.nodes:
+        yield skipped("numa.planned", "running", "not_available", source=NODE_DIR)
+        return
+    planned = {str(name): str(node.get("cpus") or "") for name, node in nodes.items()}
+    live = {str(node.id): format_list(node.cpus) for node in topology.nodes}
+    remedy = f"Run provision, which plans anew what {HUGEPAGES} and {ISOLATED} ask for; or set the firmware back."
+    source = f"{NODE_DIR}/node*/cpulist"
+    yield judge("numa.planned", "running", planned, live, reason="nodes_changed", source=source, remedy=remedy)
+    far = {str(name): node.get("distances") for name, node in nodes.items()}
+    seen = {
+        str(node.id): None if node.distances is None else {str(other): far_ for other, far_ in node.distances.items()}
+        for node in topology.nodes
+    }
+    if planned == live and far != seen:
+        yield judge(
+            "numa.planned.distances", "running", far, seen, reason="nodes_changed", source=f"{NODE_DIR}/node*/distance",
+            remedy=remedy, soft=True,
+        )  # fmt: skip
 
 
 def check_trust(ctx: Context) -> Iterator[Result]:
@@ -226,6 +253,7 @@ def check_transport(ctx: Context) -> Iterator[Result]:
 
 CHECKS = (
     Check("numa.expected", ("running",), check_expected, lambda ctx: bool(_planned(ctx, "numa").get("expected"))),
+    Check("numa.planned", ("running",), check_planned, lambda ctx: bool(_planned(ctx, "topology").get("nodes"))),
     Check("numa.trust", ("running",), check_trust, lambda ctx: False),
     Check("numa.co_scheduling", ("running",), check_co_scheduling, lambda ctx: False),
     Check("numa.transport", ("running",), check_transport, lambda ctx: bool(_planned(ctx, "transport"))),

@@ -55,7 +55,8 @@ def check_units(ctx: Context) -> Iterator[Result]:
         if ctx.unrecorded(UNIT_DIR):
             yield skipped(f"units.{name}.file", "configured", "not_recorded", source=path)
             continue
-        text = ctx.text(path)
+        raw = ctx.raw(path)
+        text = None if raw is None else raw.strip()
         recorded = _units_of(ctx.recorded or {}).get(name)
         own = None if recorded is None else with_marker(recorded).strip()
         as_planned = text is not None and ctx.same(path, text, with_marker(content).strip(), own)

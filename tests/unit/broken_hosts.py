@@ -526,6 +526,18 @@ BROKEN: dict[str, tuple[Break, Expected]] = {
         lambda root: replace(root, "/proc/meminfo", "MemAvailable: 3500000", "MemAvailable: 500000"),
         {"memory.available": ("warn", "memory_short")},
     ),
+    "the firmware numbers the CPUs of the nodes anew": (
+        lambda root: [put(root, f"{vh.NODE}/node{n}/cpulist", f"{cpus}\n") for n, cpus in enumerate(("2-3", "0-1"))],
+        {"numa.planned": ("fail", "nodes_changed")},
+    ),
+    "the nodes are farther apart": (
+        lambda root: [put(root, f"{vh.NODE}/node{n}/distance", f"{far}\n") for n, far in enumerate(("10 40", "40 10"))],
+        {"numa.planned": ("pass", ""), "numa.planned.distances": ("warn", "nodes_changed")},
+    ),
+    "a unit has a byte in it that ends its line": (
+        lambda root: replace(root, UNIT, "[Mount]", "[Mou\0nt]"),
+        {"units.dev-hugepages\\x2dft.mount.file": ("fail", "changed_by_hand")},
+    ),
     "the boot arguments of the record were emptied": (
         lambda root: edit_plan(root, lambda plan: plan["boot"].update(tokens=[])),
         {"plan.record.boot.tokens": ("fail", "changed_by_hand")},

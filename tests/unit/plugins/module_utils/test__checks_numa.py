@@ -56,6 +56,7 @@ def states(rows: dict[str, dict[str, Any]]) -> dict[str, tuple[str, str]]:
 def test_a_guest_whose_sources_agree(tmp_path: Path) -> None:
     rows = answers(two_nodes(tmp_path))
     assert states(rows) == {
+        "numa.planned": ("pass", ""),
         "numa.trust": ("pass", ""),
         "numa.co_scheduling": ("not_evaluated", "cores_unknown"),
         "numa.transport": ("pass", ""),
@@ -68,6 +69,7 @@ def test_bare_metal(tmp_path: Path) -> None:
     rows = answers(two_nodes(tmp_path, "Dell Inc."), {"numa": {"trust": "asserted", "nodes": 2}})
     assert states(rows) == {
         "numa.nodes": ("pass", ""),
+        "numa.planned": ("pass", ""),
         "numa.trust": ("pass", ""),
         "numa.co_scheduling": ("not_applicable", "bare_metal"),
         "numa.transport": ("pass", ""),
@@ -79,6 +81,7 @@ def test_the_seed_of_the_project(tmp_path: Path) -> None:
     """One node, 88 vCPUs, VMware, 84 cores: a warning each, since nobody asked; the transport is a socket."""
     rows = answers(one_node(tmp_path, 88, EPYC))
     assert states(rows) == {
+        "numa.planned": ("pass", ""),
         "numa.trust": ("warn", "topology_hidden"),
         "numa.co_scheduling": ("warn", "co_scheduling"),
         "numa.transport": ("pass", ""),
