@@ -33,7 +33,8 @@ options:
     type: str
   lscpu:
     description:
-      - Output of C(lscpu) or C(lscpu -J) in the C locale, used like O(numactl). It holds no memory sizes and no distances.
+      - Output of C(lscpu) or C(lscpu -J) in the C locale, used like O(numactl). It holds no memory sizes and no
+        distances.
     type: str
   cross_check:
     description:
