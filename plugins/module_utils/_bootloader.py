@@ -17,6 +17,8 @@ __all__ = ["Backend", "BootError", "detect", "running_line"]
 
 _RHEL = {"rhel", "fedora", "centos", "rocky", "almalinux", "ol", "amzn", "scientific", "cloudlinux"}
 _DEBIAN = {"debian", "ubuntu"}
+_BIN = ("/usr/sbin", "/usr/bin", "/sbin")
+_MKCONFIG = tuple(f"{folder}/{name}" for name in ("grub-mkconfig", "grub2-mkconfig") for folder in _BIN)
 # What is there -> what it means.
 _UNSUPPORTED = (
     ("/etc/zipl.conf", "zipl (s390)"),
@@ -98,12 +100,18 @@ def _grub(root: str) -> bool:
             "unsupported_bootloader",
             "GRUB of the RHEL family without boot entry files (GRUB_ENABLE_BLSCFG=false)",
         )
-    for path in ("/usr/sbin/grub-mkconfig", "/usr/bin/grub-mkconfig", "/sbin/grub-mkconfig"):
+    for path in _MKCONFIG:
         script = read_text(root, path) if _there(root, path) else None
         if script is not None:
             if DROPINS.partition("/etc")[2] in script:
                 return True
-            raise BootError("unsupported_bootloader", f"grub-mkconfig does not read {DROPINS}", path)
+            name = path.rpartition("/")[2]
+            raise BootError("unsupported_bootloader", f"{name} does not read {DROPINS}", path)
+    # No script to look at: what the distribution is, or the name it gives GRUB, tells as much.
+    elsewhere = _there(root, f"{PREFIX}/grub.cfg") and not _there(root, GRUB_CFG)
+    if (family and not family & _DEBIAN) or elsewhere:
+        what = "GRUB of a distribution other than Debian and its relatives" if family else f"GRUB below {PREFIX}"
+        raise BootError("unsupported_bootloader", f"{what}: nothing shows that it reads {DROPINS}")
     return True
 
 

@@ -496,6 +496,10 @@ def test_the_floor_decides(tmp_path: Path) -> None:
         {"/etc/kernel/install.conf": "layout=uki\n", GRUB: ""},
         {"/etc/os-release": 'ID="fedora"\n', GRUB: "GRUB_ENABLE_BLSCFG=false\n"},
         {"/usr/sbin/grub-mkconfig": "#!/bin/sh\n. /etc/default/grub\n", GRUB: ""},
+        {"/usr/sbin/grub2-mkconfig": "#!/bin/sh\n. /etc/default/grub\n", GRUB: ""},
+        {"/etc/os-release": 'ID="opensuse-leap"\nID_LIKE="suse opensuse"\n', GRUB: ""},
+        {"/etc/os-release": "ID=arch\n", GRUB: "", "/boot/grub/grub.cfg": "menuentry a { linux /v ro; }\n"},
+        {GRUB: "", "/boot/grub2/grub.cfg": "menuentry a { linux /v ro; }\n"},
         {
             "/boot/grub/grub.cfg": "menuentry a { linux /v ro; }\n",
             "/boot/loader/loader.conf": "default x\n",
@@ -513,6 +517,22 @@ def test_other_boot_loaders_are_refused(paths: dict[str, str], tmp_path: Path) -
     document = info(tmp_path, want=WANT)
     assert document["bootloader"] is None and document["wanted"]["verdict"] == "fail"
     assert [row["reason"] for row in document["problems"]] == ["unsupported_bootloader"]
+
+
+@pytest.mark.parametrize(
+    "paths",
+    [
+        {GRUB: ""},
+        {"/etc/os-release": 'ID=linuxmint\nID_LIKE="ubuntu debian"\n', GRUB: ""},
+        {"/etc/os-release": "ID=other\n", "/usr/bin/grub-mkconfig": ". /etc/default/grub.d/x\n", GRUB: ""},
+    ],
+)
+def test_grub_that_reads_dropins_is_known_by_its_script_or_its_distribution(
+    paths: dict[str, str], tmp_path: Path
+) -> None:
+    for path, text in paths.items():
+        put(tmp_path, path, text)
+    assert info(tmp_path)["bootloader"] == "grub"
 
 
 def test_a_live_line_alone_is_no_proof_of_the_next_boot(tmp_path: Path) -> None:
