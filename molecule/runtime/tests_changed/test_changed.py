@@ -12,6 +12,9 @@ sys.path.insert(0, str(Path(os.environ["MOLECULE_PROJECT_DIRECTORY"]) / "molecul
 
 import records
 
+# What verify tells of a server.
+PARTS = ("answers", "latency", "transport", "faults", "cpus", "threads", "memory")
+
 
 def test_each_version_is_switched_to_and_serves() -> None:
     versions = records.kept("changes-seen")["versions"]
@@ -20,8 +23,10 @@ def test_each_version_is_switched_to_and_serves() -> None:
     old, new = first[0], second[0]
     assert old != new and second[1] == old
     assert third[:2] == [old, new]
-    # The process runs the version, not only the link.
-    assert old in first[-2] or "current" in first[-2]
+    # The process runs the version, not only the link leads there.
+    assert [rows[-2].split("/bin/")[0] for rows in (first, second, third)] == [
+        f"/opt/firsttouch/{version}" for version in (old, new, old)
+    ]
 
 
 def test_the_boot_loaded_the_model_and_started_the_server() -> None:
@@ -31,14 +36,21 @@ def test_the_boot_loaded_the_model_and_started_the_server() -> None:
 
 def test_a_short_pool_fails_the_unit_with_the_numbers(host: Any) -> None:
     journal = records.kept("changes-seen")["journal"]
-    assert "node" in journal and "pages" in journal, journal
+    # The lines of the load that failed: those of earlier ones tell of pages and nodes too.
+    told = journal.rpartition("Starting firsttouch-weights@toy.service")[2]
+    assert "4 pages of 2M are needed" in told and "node 1 1 free" in told, journal
+    assert "Failed to start firsttouch-weights@toy.service" in told, journal
     answers = records.answers(records.verified(host.backend.get_hostname(), "short"))
     assert answers["runtime.weights.toy"]["status"] == "fail"
     assert answers["runtime.weights.toy"]["reason"] == "not_resident"
     assert answers["units.firsttouch-weights@toy.service.active"]["status"] == "fail"
     assert answers["runtime.server.policy.answers"]["status"] == "fail"
+    assert answers["hugepages.pool.2M.node1"]["status"] == "fail"
 
 
 def test_with_its_pages_back_all_is_well(host: Any) -> None:
     entry = records.verified(host.backend.get_hostname(), "mended")
     assert [row for row in entry["results"] if row["status"] == "fail"] == []
+    answers = records.answers(entry)
+    checks = ("weights.toy", "weights.toy.nodes", "digest.toy", *(f"server.policy.{part}" for part in PARTS))
+    assert {answers[f"runtime.{check}"]["status"] for check in checks} == {"pass"}
