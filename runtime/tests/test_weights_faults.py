@@ -21,6 +21,8 @@ from typing import Any
 import pytest
 
 from firsttouch import _linux, errors, weights
+from firsttouch._pool import Placement
+from firsttouch._workers import Workers
 from weights_host import PAGE, SRC, UNBOUNDED, Mounter, available, child, make_model, passable, settled
 
 pytestmark = pytest.mark.usefixtures("run_directory")
@@ -266,6 +268,21 @@ def test_a_worker_without_any_allowance(store: str, group: Path, tmp_path: Path)
     result = child(WORKER, store, str(group))
     assert (result.returncode, result.stdout) == (0, "1\n"), result.stderr
     assert int((group / "hugetlb.2MB.current").read_text()) == 0
+
+
+def test_first_error_of_several() -> None:
+    """The first item that fails is what is told, and no further one is begun."""
+    begun: list[int] = []
+
+    def fail(item: int) -> None:
+        begun.append(item)
+        raise ValueError(item)
+
+    for _ in range(100):
+        begun.clear()
+        with Workers(1, Placement("any", ())) as workers, pytest.raises(ValueError, match="^0$"):
+            workers.each(fail, [0, 1, 2])
+        assert begun == [0]
 
 
 def test_source_cut_short(store: str, tmp_path: Path) -> None:

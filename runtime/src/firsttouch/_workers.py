@@ -67,8 +67,10 @@ class Workers:
         futures: list[Future[Any]] = [self._pool.submit(self._guarded, function, item) for item in items]
         try:
             done, _ = wait(futures, return_when=FIRST_EXCEPTION)
-            for future in done:
-                future.result()
+            # In their order: of several errors the first one is told, whichever thread was faster.
+            for future in futures:
+                if future in done:
+                    future.result()
             return [future.result() for future in futures]
         except BaseException:
             # The mapping goes away next: nobody may read into it any more.
@@ -82,7 +84,12 @@ class Workers:
         if not getattr(self._local, "placed", False):
             _set_policy(self._placement)
             self._local.placed = True
-        return function(item)
+        try:
+            return function(item)
+        except BaseException:
+            # Not when the caller wakes up: until then the next item would be begun.
+            self._stop.set()
+            raise
 
 
 def _set_policy(placement: Placement) -> None:
