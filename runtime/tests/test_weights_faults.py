@@ -280,7 +280,7 @@ def test_first_error_of_several() -> None:
 
     for _ in range(100):
         begun.clear()
-        with Workers(1, Placement("any", ())) as workers, pytest.raises(ValueError, match="^0$"):
+        with Workers(1, Placement("any", ())) as workers, pytest.raises(ValueError, match=r"^0$"):
             workers.each(fail, [0, 1, 2])
         assert begun == [0]
 
