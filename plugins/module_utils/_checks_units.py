@@ -21,8 +21,10 @@ _ADDED = frozenset(
     (
         *("After", "Before", "Wants", "Requires", "BindsTo", "WantedBy", "SupplementaryGroups", "Environment"),
         *("ReadWritePaths", "ReadOnlyPaths", "SystemCallFilter", "RestrictAddressFamilies", "Description"),
+        *("EnvironmentFile", "OnFailure"),
     )
 )
+_ADDED_KINDS = ("Exec", "Condition", "Assert")
 # Where `systemctl set-property` and `edit --runtime` write: a unit here is read before ours (systemd.unit(5)).
 _CONTROL = ("/etc/systemd/system.control", "/run/systemd/system.control")
 _OWN_FOLDERS = (*_CONTROL, "/etc/systemd/system", "/run/systemd/system")
@@ -100,13 +102,19 @@ def _taken(path: str, text: str, name: str, content: str) -> str | None:
     """FILE or FILE:LINE of the first line of TEXT that changes what CONTENT, our unit NAME, sets."""
     if path.endswith(f"/{name}"):
         return path
-    ours = dict(_SETTING.findall(content))
+    settings = _SETTING.findall(content)
+    ours = dict(settings)
     for number, line in enumerate(text.splitlines(), 1):
         match = _SETTING.fullmatch(line)
         key, value = match.groups() if match else ("", "")
         variable = value.strip("\"'").partition("=")[0]
         same_variable = key == "Environment" and ours.get(key, "").startswith(f"{variable}=")
-        if key in ours and (key not in _ADDED or not value or same_variable):
+        # Only a oneshot may have two commands: systemd refuses any other unit that does, also when they are the same.
+        second = key == "ExecStart" and ours.get("Type") != "oneshot"
+        adds = key in _ADDED or key.startswith(_ADDED_KINDS)
+        if key not in ours or ((key, value) in settings and not second):
+            continue
+        if second or not adds or not value or same_variable:
             return f"{path}:{number}"
     return None
 

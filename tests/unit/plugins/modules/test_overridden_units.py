@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,7 @@ from support import put, run_module
 
 ETC = "/etc/systemd/system"
 SERVER, MOUNT = "firsttouch-server@policy.service", "dev-hugepages\\x2dft.mount"
+SLICE, WEIGHTS = "firsttouch.slice", "firsttouch-weights@toy.service"
 WANTED = f"{ETC}/multi-user.target.wants/{SERVER}"
 TAKES = "[Service]\nExecStart=\nExecStart=/bin/true\n"
 
@@ -65,6 +67,26 @@ def test_only_what_changes_a_setting_of_ours_fails(tmp_path: Path, text: str, st
     put(tmp_path, f"{ETC}/{SERVER}.d/x.conf", text)
     row = rows(tmp_path).get(f"units.{SERVER}.dropins")
     assert (row and row["status"]) == status
+
+
+@pytest.mark.parametrize(
+    ("unit", "text", "status"),
+    [
+        (SERVER, "[Service]\nNoNewPrivileges=yes\n", "warn"),
+        (SERVER, "[Service]\nNoNewPrivileges=no\n", "fail"),
+        (SERVER, "[Service]\nExecStart={ExecStart}\n", "fail"),
+        (SLICE, "[Slice]\nMemoryAccounting=yes\n", "warn"),
+        (WEIGHTS, "[Service]\nExecStart=/bin/true\nExecStop=-/bin/logger x\nExecStartPre=/bin/true\n", "warn"),
+        (WEIGHTS, "[Service]\nExecStop=\n", "fail"),
+        (WEIGHTS, "[Unit]\nConditionPathExists=/x\nAssertPathExists=/x\nOnFailure=mail@%n.service\n", "warn"),
+    ],
+)
+def test_what_says_the_same_or_only_adds_is_told(tmp_path: Path, unit: str, text: str, status: str) -> None:
+    vh.whole_host(tmp_path)
+    ours = dict(re.findall(r"(?m)^(\w+)=(.*)$", (tmp_path / ETC[1:] / unit).read_text()))
+    text = text.format_map(ours)
+    put(tmp_path, f"/etc/systemd/system.control/{unit}.d/x.conf", text)
+    assert rows(tmp_path)[f"units.{unit}.dropins"]["status"] == status
 
 
 def test_a_dropin_is_hidden_by_an_empty_one_of_its_name_in_a_folder_that_comes_first(tmp_path: Path) -> None:
