@@ -220,6 +220,33 @@ def test_holder_hears_a_signal_that_interrupts_nothing(tmp_path: Path) -> None:
         assert os.waitpid(pid, 0)[1] == 0
 
 
+def test_signal_to_a_server_just_forked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SIGTERM that reaches it before it has a handler of its own ends it, and does not keep the holder awake."""
+    board, real = Board(), Holder._be_child
+
+    def signalled(self: Holder, parent: int, wait: int) -> None:
+        if not board[WRONG]:
+            board[WRONG] = os.getpid()
+            os.kill(os.getpid(), signal.SIGTERM)
+        real(self, parent, wait)
+
+    monkeypatch.setattr(Holder, "_be_child", signalled)
+    with held(address_of("unix", tmp_path), board, Options(lanes=1)) as (where, holder):
+        assert board[SERVER] != board[WRONG], "the signal was swallowed"
+        with InferenceClient(where, timeout=30) as client:
+            check(1, client.infer(request(1))[0])
+        before = _cpu_ticks(holder)
+        time.sleep(0.5)
+        assert _cpu_ticks(holder) - before < 25, "the holder is busy"
+
+
+def _cpu_ticks(pid: int) -> int:
+    """Hundredths of a second that PID was on a CPU."""
+    with open(f"/proc/{pid}/stat", encoding="ascii") as file:
+        fields = file.read().rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])
+
+
 def test_holder_dies(tmp_path: Path) -> None:
     """Without its holder a server ends too, and the client names who died, however long its child keeps descriptors."""
     board = Board()

@@ -388,21 +388,28 @@ def test_server_that_welcomes_byte_by_byte(tmp_path: Path) -> None:
     """A client's patience is for the greeting as a whole, however a server stretches it."""
 
     def drip() -> None:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-            listener.bind(f"{tmp_path}/drip")
-            listener.listen()
-            sock, _ = listener.accept()
-            for byte in control_frame(Kind.WELCOME, Hello("stream", name="x" * 100)):
-                sock.send(bytes([byte]))
-                time.sleep(0.2)
+        sock, _ = listener.accept()
+        for byte in control_frame(Kind.WELCOME, Hello("stream", name="x" * 100)):
+            sock.send(bytes([byte]))
+            time.sleep(0.2)
 
-    with child(drip):
-        assert eventually(lambda: os.path.exists(f"{tmp_path}/drip"))
-        time.sleep(0.05)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener, contextlib.ExitStack() as stack:
+        listener.bind(f"{tmp_path}/drip")
+        listener.listen()
+        stack.enter_context(child(drip))
         began = time.monotonic()
         with pytest.raises(ExpiredError, match="handshake in time"):
             InferenceClient(f"unix://{tmp_path}/drip", timeout=1)
         assert time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_no_patience(transport: str, tmp_path: Path) -> None:
+    """A timeout of 0 is an attempt to connect, and requests that are late at once."""
+    with served(address_of(transport, tmp_path)) as (where, _), InferenceClient(where, timeout=0) as client:
+        with pytest.raises(ExpiredError):
+            client.infer(request(1))
+        check(1, client.infer(request(1), timeout=10)[0])
 
 
 def test_metrics_of_a_server_that_has_just_died() -> None:

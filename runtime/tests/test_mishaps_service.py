@@ -156,10 +156,11 @@ def test_manager_takes_no_goodbye(tmp_path: Path) -> None:
 
 
 def _fill(path: Path) -> None:
-    """Fill the queue of a manager."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock, contextlib.suppress(BlockingIOError):
+    """Fill the queue of a manager: by one sender for each message, or a sender's own buffer may be full before."""
+    with contextlib.suppress(BlockingIOError):
         while True:
-            sock.sendto(b"STATUS=full", socket.MSG_DONTWAIT, str(path))
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+                sock.sendto(b"STATUS=full", socket.MSG_DONTWAIT, str(path))
 
 
 def test_nobody_waits_for_a_manager_that_reads_nothing(tmp_path: Path) -> None:

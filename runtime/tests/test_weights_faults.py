@@ -286,6 +286,18 @@ def test_first_error_of_several() -> None:
         assert begun == [0, 1]
 
 
+def test_first_error_of_two_threads() -> None:
+    """It is the first in order, not in time."""
+
+    def fail(item: int) -> None:
+        if item == 0:
+            time.sleep(0.1)
+        raise ValueError(item)
+
+    with Workers(2, Placement("any", ())) as workers, pytest.raises(ValueError, match=r"^0$"):
+        workers.each(fail, [0, 1])
+
+
 def test_source_cut_short(store: str, tmp_path: Path) -> None:
     """A file that is truncated while it is read gives no short image."""
     file = make_model(tmp_path / "m", size=33 << 20) / "model.safetensors"

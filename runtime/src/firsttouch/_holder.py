@@ -33,6 +33,7 @@ from firsttouch._ports import Options
 from firsttouch._shm_server import Domain
 from firsttouch._sockets import Listener
 from firsttouch._transport import Address, Poller, parse_address
+from firsttouch._waiting import hush
 from firsttouch._wire import Schema
 from firsttouch.errors import AddressError
 from firsttouch.server import InferenceServer, resolve
@@ -94,7 +95,7 @@ class Holder:
         self._stopping = False
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._heard = self._told = self._told_before = -1
-        self._poller.add(self._wake, lambda _: None)
+        self._poller.add(self._wake, lambda _: hush(self._wake))
         self._server: _Child | None = None
         self._spare: _Child | None = None
         self._began = 0.0
@@ -282,6 +283,9 @@ class Holder:
         for number in (signal.SIGINT, signal.SIGUSR1):
             signal.signal(number, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+        if self._stopping:
+            # What came before this handler was set went to the holder's.
+            os._exit(0)
         self._prepare(wait >= 0)
         spare = wait >= 0
         options = replace(self._options, domain=self._domain, listeners=self._listeners, standby=spare)

@@ -19,7 +19,7 @@ from firsttouch.errors import BrokenError, BusyError, ClosedError, ExpiredError
 _FIRST_PAUSE_SECONDS = 0.001
 _LONGEST_PAUSE_SECONDS = 0.1
 # A server that is there answers in this time.
-_SHORTEST_TRY_SECONDS = 0.1
+SHORTEST_TRY_SECONDS = 0.1
 _clock = time.monotonic_ns
 
 
@@ -166,7 +166,7 @@ class Connector:
             seconds = _FIRST_PAUSE_SECONDS
             while True:
                 try:
-                    left = max(_SHORTEST_TRY_SECONDS, min(self.dial.seconds, _seconds_to(deadline_ns)))
+                    left = max(SHORTEST_TRY_SECONDS, min(self.dial.seconds, _seconds_to(deadline_ns)))
                     self._session = Session(open_link(replace(self.dial, seconds=left), old.schema))
                 except (BrokenError, BusyError, ExpiredError):
                     if _clock() + seconds * 1e9 > deadline_ns:

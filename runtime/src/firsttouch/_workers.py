@@ -66,17 +66,15 @@ class Workers:
         """The results of FUNCTION on ITEMS; at the first error no further item is begun, and none runs on."""
         futures: list[Future[Any]] = [self._pool.submit(self._guarded, function, item) for item in items]
         try:
-            done, _ = wait(futures, return_when=FIRST_EXCEPTION)
-            # In their order: of several errors the first one is told, whichever thread was faster.
-            for future in futures:
-                if future in done:
-                    future.result()
-            return [future.result() for future in futures]
+            wait(futures, return_when=FIRST_EXCEPTION)
         except BaseException:
-            # The mapping goes away next: nobody may read into it any more.
             self._stop.set()
-            wait(futures)
             raise
+        finally:
+            # The mapping goes away next: nobody may read into it any more.
+            wait(futures)
+        # In their order: of several errors the first one is told, whichever thread was faster.
+        return [future.result() for future in futures]
 
     def _guarded(self, function: Callable[[Any], Any], item: Any) -> Any:
         if self._stop.is_set():
@@ -87,7 +85,7 @@ class Workers:
         try:
             return function(item)
         except BaseException:
-            # Not when the caller wakes up: until then the next item would be begun.
+            # Here, and not when the caller wakes up: until then the next item would be begun.
             self._stop.set()
             raise
 

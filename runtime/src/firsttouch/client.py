@@ -17,7 +17,15 @@ from typing import Any
 
 from firsttouch import plan
 from firsttouch._links import Dial
-from firsttouch._session import Connector, Session, answer, check_outcome, deadline, expired
+from firsttouch._session import (
+    SHORTEST_TRY_SECONDS,
+    Connector,
+    Session,
+    answer,
+    check_outcome,
+    deadline,
+    expired,
+)
 from firsttouch._tls import Tls
 from firsttouch._transport import Lane, Link, parse_address
 from firsttouch._transport_choice import Choice
@@ -53,6 +61,11 @@ def _wait(lane: Lane, deadline_ns: int) -> bool:
             lane.disarm()
         if lane.ready():
             return True
+
+
+def _patience(timeout: float) -> float:
+    """How many seconds one attempt to connect takes at the most; with a timeout of 0 it is still one attempt."""
+    return max(SHORTEST_TRY_SECONDS, min(timeout, 5.0))
 
 
 class LeasedLane:
@@ -131,7 +144,7 @@ class InferenceClient:
         """
         address, self.choice = _resolve(address, latency_target_us)
         self._connector = Connector(
-            Dial(parse_address(address), lanes=lanes, schema=schema, seconds=min(timeout, 5.0), name=name, tls=tls)
+            Dial(parse_address(address), lanes=lanes, schema=schema, seconds=_patience(timeout), name=name, tls=tls)
         )
         self._timeout = timeout
         self._reconnect = reconnect
@@ -259,7 +272,7 @@ class AsyncInferenceClient:
         tls: Tls | None = None,
     ) -> AsyncInferenceClient:
         """Connect, in a thread. See InferenceClient for the arguments and what it raises."""
-        dial = Dial(parse_address(_resolve(address)[0]), lanes, schema, min(timeout, 5.0), name, tls)
+        dial = Dial(parse_address(_resolve(address)[0]), lanes, schema, _patience(timeout), name, tls)
         return cls(await asyncio.to_thread(Connector, dial), timeout, reconnect)
 
     async def infer(
