@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -104,11 +105,13 @@ def _taken(path: str, text: str, name: str, content: str) -> str | None:
         return path
     settings = _SETTING.findall(content)
     ours = dict(settings)
+    variables = dict(pair for key, value in settings if key == "Environment" for pair in _assignments(value))
     for number, line in enumerate(text.splitlines(), 1):
         match = _SETTING.fullmatch(line)
         key, value = match.groups() if match else ("", "")
-        variable = value.strip("\"'").partition("=")[0]
-        same_variable = key == "Environment" and ours.get(key, "").startswith(f"{variable}=")
+        same_variable = key == "Environment" and any(
+            variables.get(variable, other) != other for variable, other in _assignments(value)
+        )
         # Only a oneshot may have two commands: systemd refuses any other unit that does, also when they are the same.
         second = key == "ExecStart" and ours.get("Type") != "oneshot"
         adds = key in _ADDED or key.startswith(_ADDED_KINDS)
@@ -117,6 +120,15 @@ def _taken(path: str, text: str, name: str, content: str) -> str | None:
         if second or not adds or not value or same_variable:
             return f"{path}:{number}"
     return None
+
+
+def _assignments(value: str) -> list[tuple[str, str]]:
+    """The (variable, value) pairs of VALUE, which one line of Environment= may have several of."""
+    try:
+        words = shlex.split(value)
+    except ValueError:  # an open quote: systemd leaves that line out
+        return []
+    return [(name, text) for name, equals, text in (word.partition("=") for word in words) if equals]
 
 
 def beside(ctx: Context, name: str) -> Iterator[tuple[str, str]]:

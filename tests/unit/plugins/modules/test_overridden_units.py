@@ -20,6 +20,7 @@ from support import put, run_module
 ETC = "/etc/systemd/system"
 SERVER, MOUNT = "firsttouch-server@policy.service", "dev-hugepages\\x2dft.mount"
 SLICE, WEIGHTS = "firsttouch.slice", "firsttouch-weights@toy.service"
+FAR = "firsttouch-server@far.service"  # has a python_path
 WANTED = f"{ETC}/multi-user.target.wants/{SERVER}"
 TAKES = "[Service]\nExecStart=\nExecStart=/bin/true\n"
 
@@ -87,6 +88,19 @@ def test_what_says_the_same_or_only_adds_is_told(tmp_path: Path, unit: str, text
     text = text.format_map(ours)
     put(tmp_path, f"/etc/systemd/system.control/{unit}.d/x.conf", text)
     assert rows(tmp_path)[f"units.{unit}.dropins"]["status"] == status
+
+
+@pytest.mark.parametrize(
+    ("value", "status"),
+    [
+        ("PYTHONPATH=/evil", "fail"), ("A=1 PYTHONPATH=/evil", "fail"), ("A=1 'PYTHONPATH=/evil'", "fail"),
+        ('A="x PYTHONPATH=/evil"', "warn"), ("A=1 PYTHONPATH=/srv/10.1.2.3/handlers", "warn"),
+    ],
+)  # fmt: skip
+def test_every_variable_of_a_line_is_looked_at(tmp_path: Path, value: str, status: str) -> None:
+    vh.whole_host(tmp_path)
+    put(tmp_path, f"{ETC}/{FAR}.d/x.conf", f"[Service]\nEnvironment={value}\n")
+    assert rows(tmp_path)[f"units.{FAR}.dropins"]["status"] == status
 
 
 def test_a_dropin_is_hidden_by_an_empty_one_of_its_name_in_a_folder_that_comes_first(tmp_path: Path) -> None:
