@@ -7,7 +7,16 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from . import _services, _sysctl, _sysctl_foreign, _sysctl_judge, _watermark
-from ._checks_host import EXTRA_FREE, HUGEPAGES, NUMA_BALANCING, RT_RUNTIME, VM_SYSCTLS, Check, Context
+from ._checks_host import (
+    EXTRA_FREE,
+    HUGEPAGES,
+    NUMA_BALANCING,
+    RT_RUNTIME,
+    VM_SYSCTLS,
+    Check,
+    Context,
+    Unreadable,
+)
 from ._checks_units import link_target
 from ._verdict import Result, judge, skipped
 
@@ -60,7 +69,7 @@ def _report(ctx: Context) -> dict[str, dict[str, Any]]:
     def read() -> dict[str, dict[str, Any]]:
         want = {_sysctl.normalize(key): value for key, value in _planned(ctx).items()}
         try:
-            foreign = _foreign(ctx)
+            foreign = _foreign(ctx)[0]
         except OSError:  # who else may set it cannot be told, which vm_sysctls.tuned says; that it is wrong can
             foreign = []
         return _sysctl_judge.report(resolution(ctx), want, foreign=foreign) if want else {}
@@ -69,10 +78,14 @@ def _report(ctx: Context) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _foreign(ctx: Context) -> list[_sysctl_foreign.Foreign]:
-    found: list[_sysctl_foreign.Foreign] = ctx.keep(
-        "sysctl_foreign", lambda: _sysctl_foreign.writers(ctx.root)
-    )
+def _foreign(ctx: Context) -> tuple[list[_sysctl_foreign.Foreign], dict[str, OSError]]:
+    """Who else sets sysctls, and the files of tmpfiles.d that hide whether they do. Raises OSError."""
+
+    def read() -> tuple[list[_sysctl_foreign.Foreign], dict[str, OSError]]:
+        hidden: dict[str, OSError] = {}
+        return _sysctl_foreign.writers(ctx.root, hidden), hidden
+
+    found: tuple[list[_sysctl_foreign.Foreign], dict[str, OSError]] = ctx.keep("sysctl_foreign", read)
     return found
 
 
@@ -167,13 +180,26 @@ def check_winner(ctx: Context) -> Iterator[Result]:
 
 
 def _other_writers(ctx: Context, slash: str, wanted: str, variable: str) -> Iterator[Result]:
-    """Daemons that set the key after systemd-sysctl; the command line, read before it, and a held tuned are none."""
-    held = _services.held(ctx.root)
-    for item in _foreign(ctx):
+    """Daemons that set the key after systemd-sysctl; the command line, read before it, and a held tuned are none.
+
+    A file that cannot be read leaves only this open: what the sysctl files come to is told all the same. Another
+    writer is no more than a warning, so that none can be ruled out is not what the plan asks for either.
+    """
+    name = _sysctl.dotted(slash)
+    try:
+        held, (found, hidden) = _services.held(ctx.root), _foreign(ctx)
+    except OSError as exc:
+        why = Unreadable(str(exc.filename), exc)
+        identity = _identity(ctx, "other_writers", name)
+        yield skipped(identity, "configured", why.reason, source=why.path, intended=False)
+        return
+    blamed = set()
+    for item in found:
         late = item.writer != "kernel_command_line" and f"{item.writer}.service" not in held
         if late and item.key == slash and not _sysctl.same_value(wanted, item.value):
+            blamed.add(item.writer)
             yield judge(
-                _identity(ctx, item.writer, _sysctl.dotted(slash)),
+                _identity(ctx, item.writer, name),
                 "configured",
                 wanted,
                 item.value,
@@ -182,6 +208,10 @@ def _other_writers(ctx: Context, slash: str, wanted: str, variable: str) -> Iter
                 remedy=f"{item.writer} sets it too: take it out there, {variable} owns it.",
                 soft=True,
             )
+    if hidden and "tmpfiles" not in blamed:
+        path, error = min(hidden.items(), key=lambda row: row[0])
+        identity = _identity(ctx, "tmpfiles", name)
+        yield skipped(identity, "configured", Unreadable(path, error).reason, source=path, intended=False)
 
 
 def check_pool_keys(ctx: Context) -> Iterator[Result]:

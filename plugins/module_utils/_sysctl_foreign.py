@@ -32,9 +32,14 @@ class Foreign:
     line: int
 
 
-def writers(root: str = "/") -> list[Foreign]:
-    """Return what the active tuned profile, an enabled UFW, tmpfiles.d and the command line set. Raises OSError."""
-    return [*tuned_writers(root), *_ufw(root), *_tmpfiles(root), *_command_line(root)]
+def writers(root: str = "/", unreadable: dict[str, OSError] | None = None) -> list[Foreign]:
+    """Return what the active tuned profile, an enabled UFW, tmpfiles.d and the command line set, the last of a key.
+
+    A file of tmpfiles.d that cannot be read goes into UNREADABLE, and hides no other. Raises OSError.
+    """
+    skipped = {} if unreadable is None else unreadable
+    every = [*tuned_writers(root), *_ufw(root), *_tmpfiles(root, skipped), *_command_line(root)]
+    return list({(item.writer, item.key): item for item in every}.values())
 
 
 def tuned_writers(root: str) -> Iterator[Foreign]:
@@ -101,7 +106,7 @@ def _ufw(root: str) -> Iterator[Foreign]:
             yield Foreign("ufw", item.key, item.value, path, item.line)
 
 
-def _tmpfiles(root: str) -> Iterator[Foreign]:
+def _tmpfiles(root: str, unreadable: dict[str, OSError]) -> Iterator[Foreign]:
     """Lines of tmpfiles.d that write into /proc/sys: at boot nothing orders them against systemd-sysctl."""
     files: dict[str, str] = {}
     for folder in TMPFILES_DIRS:
@@ -109,7 +114,12 @@ def _tmpfiles(root: str) -> Iterator[Foreign]:
             if entry.endswith(".conf"):
                 files.setdefault(entry, f"{folder}/{entry}")
     for entry in sorted(files):
-        for number, line in enumerate((read_text(root, files[entry]) or "").splitlines(), 1):
+        try:
+            text = read_text(root, files[entry]) or ""
+        except OSError as exc:
+            unreadable[files[entry]] = exc
+            continue
+        for number, line in enumerate(text.splitlines(), 1):
             match = _TMPFILES_LINE.fullmatch(line)
             if match:
                 yield Foreign("tmpfiles", normalize(match[1]), match[2], files[entry], number)

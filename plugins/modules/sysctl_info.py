@@ -168,12 +168,21 @@ def _notes(
     return notes
 
 
+def _hidden_notes(hidden: dict[str, OSError]) -> list[dict[str, Any]]:
+    """Files of other writers that could not be read: that one of them sets a key too cannot be told."""
+    return [
+        {"reason": refusal(exc, "read_error")["reason"], "file": path, "text": f"{path} cannot be read"}
+        for path, exc in sorted(hidden.items())
+    ]
+
+
 def _run(module: AnsibleModule) -> None:
     root = module.params["sysroot"]
     optional = module.params["optional"]
     want = _sysctl.check_values(module.params["want"], optional)
     resolution = _sysctl.resolve_sysctls(root)
-    foreign = _sysctl_foreign.writers(root)
+    hidden: dict[str, OSError] = {}
+    foreign = _sysctl_foreign.writers(root, hidden)
     reports = _sysctl_judge.report(resolution, want, optional, foreign)
     running_kb, total_kb = _sysctl_judge.memory_facts(root)
     findings = [
@@ -194,7 +203,7 @@ def _run(module: AnsibleModule) -> None:
             if not want or item.key in want
         ],
         findings=findings,
-        notes=_notes(resolution, want, unsupported),
+        notes=[*_notes(resolution, want, unsupported), *_hidden_notes(hidden)],
     )
 
 

@@ -62,3 +62,12 @@ def test_profile_name_cannot_leave_its_folder(tmp_path: Path) -> None:
 def test_nothing_there(tmp_path: Path) -> None:
     assert found(tmp_path) == []
     assert _sysctl_foreign.rt_groups(str(tmp_path)) == []
+
+
+def test_a_closed_file_of_tmpfiles_hides_no_other_and_the_last_line_of_a_key_counts(tmp_path: Path) -> None:
+    (tmp_path / "etc/tmpfiles.d/x.conf").mkdir(parents=True)
+    put(tmp_path, "/usr/lib/tmpfiles.d/y.conf", "".join(f"w /proc/sys/vm/swappiness - - - - {n}\n" for n in (4, 5)))
+    hidden: dict[str, OSError] = {}
+    rows = _sysctl_foreign.writers(str(tmp_path), hidden)
+    assert [(row.key, row.value, row.line) for row in rows] == [("vm/swappiness", "5", 2)]
+    assert list(hidden) == ["/etc/tmpfiles.d/x.conf"]

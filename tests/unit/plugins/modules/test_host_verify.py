@@ -179,6 +179,34 @@ def test_an_empty_file_about_cpus_confirms_no_whole_core(host: Path, path: str) 
     assert row["status"] == ("fail" if path.endswith("online") else "not_evaluated")
 
 
+@pytest.mark.parametrize(
+    ("running", "following", "siblings", "taking"),
+    [
+        ("nosmt", "nosmt nosmt", True, []),
+        ("quiet", "quiet nosmt", False, []),
+        ("quiet", "quiet nosmt", True, ["nosmt"]),
+        ('"mem=64G"', "mem=64G", False, []),
+        ("quiet", "quiet mem=512G", False, []),
+        ("quiet", "quiet mem=4G", False, ["mem=4G"]),
+        ("mem=3G", "mem=4G", False, []),
+        ("maxcpus=2", "maxcpus=64", False, []),
+        ("maxcpus=2", "maxcpus=1", False, ["maxcpus=1"]),
+        ("quiet", "nr_cpus=512 possible_cpus=256 maxcpus=4", False, []),
+        ("quiet", "nr_cpus=3 possible_cpus=256 maxcpus=2", False, ["nr_cpus=3", "maxcpus=2"]),
+    ],
+)
+def test_only_a_staged_argument_that_takes_hardware_away_fails(
+    host: Path, running: str, following: str, siblings: bool, taking: list[str]
+) -> None:
+    replace(host, "/proc/cmdline", " quiet", f" {running}")
+    replace(host, vh.GRUB_CFG, " quiet", f" {following}")
+    if siblings:
+        for cpu in range(4):
+            put(host, f"{vh.CPU}/cpu{cpu}/topology/thread_siblings_list", f"{cpu // 2 * 2}-{cpu // 2 * 2 + 1}\n")
+    row = by_id(verify(host))["boot.hardware"]
+    assert (row["status"], row["observed"]) == ("fail" if taking else "pass", taking)
+
+
 def test_the_source_is_file_and_line(host: Path) -> None:
     put(host, "/etc/sysctl.d/zzz-vendor.conf", "# vendor\n\nvm.swappiness = 10\n")
     row = by_id(verify(host))["vm_sysctls.next_boot.vm.swappiness"]
@@ -678,6 +706,16 @@ def test_what_is_closed_hides_neither_a_drop_in_nor_stale_files(host: Path) -> N
     stale = [row for name, row in rows.items() if name.startswith("hugepages.stale_files")]
     assert ("not_evaluated", "permission_denied") in [(row["status"], row["reason"]) for row in stale]
     assert "pass" not in [row["status"] for row in stale]
+
+
+@pytest.mark.parametrize("path", ["/etc/tmpfiles.d/x.conf", "/etc/tuned/active_profile"])
+def test_a_file_of_another_writer_that_cannot_be_read_hides_no_sysctl(host: Path, path: str) -> None:
+    (host / path.lstrip("/")).mkdir(parents=True)
+    rows = by_id(verify(host))
+    assert rows["vm_sysctls.next_boot.vm.swappiness"]["status"] == "pass"
+    kind = "tmpfiles" if "tmpfiles" in path else "other_writers"
+    row = rows[f"vm_sysctls.{kind}.vm.swappiness"]
+    assert (row["status"], row["source"], row["intended"]) == ("not_evaluated", path, False)
 
 
 def _as_nobody(call: Callable[[], dict[str, Any]]) -> dict[str, Any]:

@@ -99,3 +99,12 @@ def test_notes_name_lines(tmp_path: Path) -> None:
         ("not_an_assignment", 1),
     ]
     assert result["verdict"] == "pass"
+
+
+def test_a_closed_file_of_another_writer_is_a_note(tmp_path: Path) -> None:
+    put(tmp_path, "/etc/sysctl.d/50-a.conf", "vm.swappiness = 1\n")
+    put(tmp_path, "/proc/sys/vm/swappiness", "1\n")
+    (tmp_path / "etc/tmpfiles.d/x.conf").mkdir(parents=True)
+    result = info(tmp_path, want={"vm.swappiness": 1})
+    assert result["verdict"] == "pass"
+    assert [(row["reason"], row["file"]) for row in result["notes"]] == [("read_error", "/etc/tmpfiles.d/x.conf")]
