@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from . import _cmdline
@@ -15,15 +14,18 @@ from ._checks_cpus import listed
 from ._checks_host import CONFLICT, HUGEPAGES, ISOLATED, REBOOT, THP, Check, Context
 from ._checks_lines import Line, NoLine, layers_of, line_of, predicted
 from ._cpulist import format_list
+from ._kernel_facts import KernelFacts
+from ._kernel_numbers import memparse
 from ._thp import ARGUMENT
 from ._verdict import Result, judge, skipped
 
 _POOL_KEYS = ("hugepages", "hugepagesz", "default_hugepagesz")
 _UNKNOWN = ("permission_denied", "unreadable", "not_recorded", "unsupported_bootloader", "default_entry_not_found")
 _CPU = "/sys/devices/system/cpu"
-_TAKES_AWAY = re.compile(
-    r"numa=(?:off|noacpi|fake=.*)|(?:maxcpus|nr_cpus|possible_cpus)=\d+|nosmt(?:=force)?|mem=\d.*|acpi=off"
-)
+_TAKES_AWAY = re.compile(r"numa=(?:off|noacpi|fake=.*)|nosmt(?:=force)?|acpi=off")
+_AT_MOST = re.compile(r"(maxcpus|nr_cpus|possible_cpus|mem)=(\d.*)")
+# mem= is an address on x86, where memory that the hole below 4 GiB displaces lies above its amount.
+_HOLE = 4 << 30
 
 
 def variable_of(token: str) -> str:
@@ -319,13 +321,41 @@ def _foreign_pending(ctx: Context, running: Line, following: Line) -> Iterator[R
         )
 
 
+def _meanings(line: Line) -> dict[str, str]:
+    """{text: KEY=VALUE as the kernel takes it} of each token of LINE: quotes are no part of it."""
+    read = [token for token in _cmdline.split(line.text) if not token.after_dashes]
+    keys = {token.text: _cmdline.normal_key(token.key) for token in read}
+    return {token.text: keys[token.text] + ("" if token.value is None else f"={token.value}") for token in read}
+
+
+def _takes_away(ctx: Context, meant: str, running: Iterable[str], facts: KernelFacts) -> bool:
+    """Whether the next boot has less by MEANT than a kernel with FACTS that was started with RUNNING."""
+    limit = _AT_MOST.fullmatch(meant)
+    if not limit:
+        return bool(_TAKES_AWAY.fullmatch(meant)) and not (meant.startswith("nosmt") and _single_threads(ctx))
+    key, number = limit.group(1), memparse(limit.group(2))[0]
+    others = [other for text in running if (other := _AT_MOST.fullmatch(text)) and other.group(1) == key]
+    has = (facts.memory_bytes or 0) + _HOLE * bool(facts.memory_bytes) if key == "mem" else len(facts.present)
+    enough = [memparse(other.group(2))[0] for other in others] + [has] * bool(has)
+    return not enough or number < min(enough)
+
+
+def _single_threads(ctx: Context) -> bool:
+    """Whether every online CPU is known to have a core for itself."""
+    online = listed(ctx, f"{_CPU}/online")
+    return bool(online) and all(
+        listed(ctx, f"{_CPU}/cpu{cpu}/topology/thread_siblings_list") == {cpu} for cpu in online or ()
+    )
+
+
 def check_hardware(ctx: Context) -> Iterator[Result]:
     """Arguments of others that are staged and take nodes, CPUs or memory away: what is planned has no place then."""
     running, following = line_of(ctx, "running"), line_of(ctx, "next_boot")
     if isinstance(running, NoLine) or isinstance(following, NoLine) or not ctx.tokens():
         return
-    staged = Counter(following.tokens) - Counter(running.tokens)
-    taking = [token for token in staged if _TAKES_AWAY.fullmatch(token)]
+    now = _meanings(running)
+    staged = [(text, meant) for text, meant in _meanings(following).items() if meant not in now.values()]
+    taking = [text for text, meant in staged if _takes_away(ctx, meant, list(now.values()), running.facts)]
     names = " and ".join(dict.fromkeys(variable_of(token) for token in ctx.tokens()))
     yield judge(
         "boot.hardware",
