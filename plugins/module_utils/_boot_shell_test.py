@@ -30,13 +30,25 @@ _FILE_TESTS: dict[str, Callable[[os.stat_result], bool]] = {
 _NUMBER = re.compile(r"[ \t\n]*[-+]?[0-9]+[ \t\n]*")
 
 
+class _BadTestError(Exception):
+    """The shell complains about the test, which is not true then, with a `!` before it neither."""
+
+
 def evaluate_test(fields: list[str | None], root: str) -> bool | None:
     """The result of `test FIELDS` by the POSIX rules for up to four arguments; None when unknown.
 
     A field None stands for an unknown one. Files are looked up inside the sysroot ROOT.
     """
+    try:
+        return _evaluate(fields, root)
+    except _BadTestError:
+        return False
+
+
+def _evaluate(fields: list[str | None], root: str) -> bool | None:
+    """The result of the test. Raises _BadTestError."""
     if len(fields) > 3 and fields[0] == "!":
-        inner = evaluate_test(fields[1:], root)
+        inner = _evaluate(fields[1:], root)
         return None if inner is None else not inner
     if not fields:
         return False
@@ -50,7 +62,7 @@ def evaluate_test(fields: list[str | None], root: str) -> bool | None:
     if len(known) == 3:
         result = _binary(known[0], known[1], known[2])
         if result is None and known[0] == "!":
-            inner = evaluate_test(list(known[1:]), root)
+            inner = _evaluate(list(known[1:]), root)
             return None if inner is None else not inner
         return result
     return None
@@ -62,7 +74,7 @@ def _unary(operator: str, operand: str, root: str) -> bool | None:
     if operator == "-z":
         return not operand
     if not operator.startswith("-"):
-        return False  # an error, which is not true either
+        raise _BadTestError
     if operator not in _FILE_TESTS or not operand.startswith("/"):
         return None
     try:
@@ -80,7 +92,16 @@ def _binary(left: str, operator: str, right: str) -> bool | None:
     if operator == "!=":
         return left != right
     if operator in _INTEGER:
-        if not all(_NUMBER.fullmatch(text) for text in (left, right)):
-            return False  # the shell complains, which is not true either
-        return bool(_INTEGER[operator](int(left), int(right)))
+        return bool(_INTEGER[operator](_number(left), _number(right)))
     return None
+
+
+def _number(text: str) -> int:
+    """TEXT as dash and bash read it, in 64 bits. Raises _BadTestError."""
+    try:
+        number = int(text) if _NUMBER.fullmatch(text) else None
+    except ValueError:  # Python reads no number of thousands of digits
+        number = None
+    if number is None or not -(1 << 63) <= number < 1 << 63:
+        raise _BadTestError
+    return number

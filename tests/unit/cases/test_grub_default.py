@@ -280,6 +280,10 @@ ACCEPTED = [
     ("if true; then GRUB_CMDLINE_LINUX=a; fi\\\n", "a"),
     ("case a in a) GRUB_CMDLINE_LINUX=a ;; esac\\\n\n", "a"),
     ('GRUB_CMDLINE_LINUX=a\nif [ "$GRUB_TIMEOUT" -gt 5 ]; then GRUB_CMDLINE_LINUX=b; fi\n', "a"),
+    *(
+        (f"GRUB_CMDLINE_LINUX=a\nif [ {test} ]; then GRUB_CMDLINE_LINUX=b; fi\n", "a")
+        for test in ('! "" -gt 1', "! abc -gt 1", "99999999999999999999 -gt 1", "! abc def", f"! {'9' * 5000} -gt 1")
+    ),
     ("[ -r /etc/no/local ] && . /etc/no/local\nGRUB_CMDLINE_LINUX=a\n", "a"),
     ("GRUB_CMDLINE_LINUX=a\nif [ -x /etc/no/tool ]; then GRUB_CMDLINE_LINUX=b; fi\n", "a"),
     ('GRUB_CMDLINE_LINUX="hugepages=$((512*2)) ro"\n', "hugepages=1024 ro"),
