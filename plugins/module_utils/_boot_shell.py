@@ -177,8 +177,10 @@ class Parser(WordReader):
             here = self._peek()
             if not here or here in "\n;&|)":
                 break
-            if self._redirect():
+            operator = self._redirect()
+            if operator:
                 command.redirected = True
+                command.reads = command.reads or "<" in operator
                 continue
             if here == "(":
                 raise self._refuse("a function definition is not evaluated")
@@ -204,13 +206,14 @@ class Parser(WordReader):
             raise self._refuse("an array is bash only; grub-mkconfig runs under sh")
         return Assign(match.group(1), word, line, append)
 
-    def _redirect(self) -> bool:
+    def _redirect(self) -> str:
+        """Pass over a redirection; its operator, empty where there is none."""
         match = _REDIRECT.match(self.text, self.pos)
         if not match:
-            return False
+            return ""
         if match.group(1) == "<<":
             raise self._refuse("a here-document is not evaluated")
         self.pos = match.end()
         self._skip_blanks()
         self._word()
-        return True
+        return match.group(1)

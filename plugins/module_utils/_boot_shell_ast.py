@@ -87,12 +87,16 @@ class Assign:
 
 @dataclass
 class Simple:
-    """A simple command: assignments, words (the command and its arguments), `export name=word` pairs."""
+    """A simple command: assignments, words (the command and its arguments), `export name=word` pairs.
+
+    reads: one of its redirections is of its input.
+    """
 
     line: int
     assigns: list[Assign] = field(default_factory=list)
     words: list[Word | Assign] = field(default_factory=list)
     redirected: bool = False
+    reads: bool = False
 
 
 @dataclass

@@ -136,6 +136,8 @@ class Evaluator:
         first, second = rows[0], rows[-1]
         if len(rows) != 2 or not first or not second or getattr(commands[0], "redirected", True):
             return None
+        if getattr(commands[1], "reads", True):  # the file instead of the text
+            return None
         text = printed(first)
         return None if text is None else grep_finds(text, second)
 

@@ -88,6 +88,8 @@ def test_other_ways_to_add_an_argument_once(condition: str, start: str, result: 
         "grep -q hypervisor /proc/cpuinfo",
         "cat /proc/cpuinfo | grep -q hypervisor",
         f'echo "${LINUX}" | grep -q ipv6 /etc/hosts',
+        f'echo "${LINUX}" | grep -q ro < /dev/null',
+        f'echo "${LINUX}" | grep -q ro >/dev/null <&3',
         f'echo "a\\nipv6${LINUX}" | grep -q ^ipv6',
     ],
 )
