@@ -344,7 +344,7 @@ def _single_threads(ctx: Context) -> bool:
     """Whether every online CPU is known to have a core for itself."""
     online = listed(ctx, f"{_CPU}/online")
     return bool(online) and all(
-        listed(ctx, f"{_CPU}/cpu{cpu}/topology/thread_siblings_list") == {cpu} for cpu in online or ()
+        listed(ctx, f"{_CPU}/cpu{cpu}/topology/thread_siblings_list") == frozenset((cpu,)) for cpu in online or ()
     )
 
 
