@@ -137,15 +137,15 @@ class BlsBackend(Backend):
         return [LineToken(token.text, source) for token in split(self.env.get(name, ""))]
 
     def _expand_all(self) -> list[Entry]:
-        for raw in self.raw:
-            if raw.unread_line:
-                self._problems.append(Problem("options_not_read", _UNREAD, raw.path, raw.unread_line))
         usual = {token.text for token in self.configured_line_or_none()}
         entries = [self._expand(raw, usual) for raw in self.raw]
         if not entries:
             return entries
         index = self._default_index()
         entries[index] = entries[index].as_default()
+        raw = self.raw[index]
+        if raw.unread_line:  # what another entry lacks is told of that entry, and hides nothing of the next boot
+            self._problems.append(Problem("options_not_read", _UNREAD, raw.path, raw.unread_line))
         return entries
 
     def _expand(self, raw: Type1, usual: set[str]) -> Entry:

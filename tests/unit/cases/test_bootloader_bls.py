@@ -221,6 +221,20 @@ def test_an_options_line_that_grub_does_not_read(text: str, line: int, tmp_path:
     assert hashes(tmp_path) == before
 
 
+@pytest.mark.parametrize("name", ["b", "0123-0-rescue"])
+@pytest.mark.parametrize("gap", ["\noptions ", "initrd\noptions ", "options\t"])
+def test_an_options_line_that_grub_does_not_read_is_no_problem_of_another_entry(
+    gap: str, name: str, tmp_path: Path
+) -> None:
+    path = tmp_path / f"boot/loader/entries/{name}.conf"
+    path.parent.mkdir(parents=True)
+    path.write_text(f"{HEAD}{gap}{GIVEN}\n")
+    document = one_entry(tmp_path, f"{HEAD}options {GIVEN}\n", "saved_entry=a\n")
+    assert (document["wanted"]["verdict"], document["problems"]) == ("pass", [])
+    other = next(row for row in document["entries"] if row["id"] == name)
+    assert (other["args"], other["recovery"]) == ("", "rescue" in name)
+
+
 def test_of_a_variable_that_is_in_the_block_twice_the_last_counts(tmp_path: Path) -> None:
     twice = f"kernelopts=ro hugepages=4\nsaved_entry=a\nkernelopts={GIVEN}\n"
     document = one_entry(tmp_path, f"{HEAD}options $kernelopts\n", twice)
