@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import array
+import asyncio
 import contextlib
 import os
 import random
+import select
 import socket
 import struct
 import time
@@ -17,7 +19,7 @@ import msgspec
 import pytest
 
 from conftest import SLOW
-from firsttouch import InferenceClient, Options
+from firsttouch import AsyncInferenceClient, InferenceClient, Options
 from firsttouch._lanes import LANE, at
 from firsttouch._transport import parse_address
 from firsttouch._wire import (
@@ -30,7 +32,7 @@ from firsttouch._wire import (
     control_frame,
     pack_header,
 )
-from firsttouch.errors import ProtocolError, RefusedError, TransportError
+from firsttouch.errors import BusyError, ProtocolError, RefusedError, TransportError
 from serving import SCHEMA, TRANSPORTS, address_of, check, child, request, served
 
 SEED = int(os.environ.get("FIRSTTOUCH_SEED", "1"))
@@ -258,6 +260,44 @@ def test_scribbles_in_its_lane(tmp_path: Path) -> None:
                 os.eventfd_write(lane._bell, 1)  # type: ignore[attr-defined]
                 check(number, honest.infer(request(number))[0])
         works(where)
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_keeps_all_ways_to_wait_for_a_doorbell(depth: int, tmp_path: Path) -> None:
+    """A lane whose earlier client has its doorbell in as many epolls as the kernel allows is leased to nobody."""
+    with (
+        contextlib.ExitStack() as stack,
+        served(address_of("shm", tmp_path), options=Options(lanes=2, spin_ns=0)) as (where, _),
+    ):
+
+        def fill(edges: select.epoll) -> None:
+            for _ in range(1000):
+                stack.enter_context(select.epoll()).register(edges, select.EPOLLIN)
+
+        def spoil() -> None:
+            with InferenceClient(where, reconnect=False) as evil:
+                (lane,) = evil._connector.session().link.lanes
+                edges = stack.enter_context(select.epoll.fromfd(os.dup(lane._chime)))  # type: ignore[attr-defined]
+            for _ in range(depth - 1):
+                outer = stack.enter_context(select.epoll())
+                outer.register(edges, select.EPOLLIN)
+                edges = outer
+            with pytest.raises(OSError, match="Invalid argument"):
+                fill(edges)
+
+        async def ask() -> None:
+            async with await AsyncInferenceClient.connect(where, lanes=1, timeout=5) as client:
+                check(5, (await client.infer(request(5)))[0])
+
+        spoil()
+        works(where)
+        asyncio.run(ask())
+        spoil()
+        with pytest.raises(BusyError, match=r"0 of 2 lanes are free.*doorbell of lane [01].*Invalid argument"):
+            InferenceClient(where)
+        stack.close()
+        works(where)
+        asyncio.run(ask())
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")

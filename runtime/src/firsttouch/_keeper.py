@@ -23,7 +23,7 @@ from firsttouch._shm_client import MAX_LANES_OF_CLIENT
 from firsttouch._shm_server import Domain
 from firsttouch._sockets import AWAY_SECONDS, Door, Listener
 from firsttouch._transport import Poller
-from firsttouch._waiting import edges_of, hush
+from firsttouch._waiting import edges_of, hush, try_edges
 from firsttouch._wire import (
     HEADER_BYTES,
     Hello,
@@ -230,15 +230,15 @@ class Keeper:
         if hello.lanes > MAX_LANES_OF_CLIENT:
             raise ProtocolError(f"{hello.lanes} lanes for one connection: at most {MAX_LANES_OF_CLIENT}")
         self._reclaim()
-        free = [lane for lane, owner in enumerate(self._owner) if not self._words[owner]]
-        if len(free) < hello.lanes:
+        lanes, why = self._free(hello.lanes)
+        if len(lanes) < hello.lanes:
             raise BusyError(
-                f"{len(free)} of {len(self._owner)} lanes are free, {hello.lanes} are asked for",
+                f"{len(lanes)} of {len(self._owner)} lanes are free, {hello.lanes} are asked for{why}",
                 hint="give the server more lanes",
             )
         self._watch(peer, hello.start)
         peer.name = hello.name
-        peer.lanes = free[: hello.lanes]
+        peer.lanes = lanes
         for lane in peer.lanes:
             self._words[self._link[lane]] = peer.lanes[0] + 1
             self._words[self._owner[lane]] = peer.pid or 0xFFFFFFFF
@@ -251,6 +251,23 @@ class Keeper:
             peer.kept = f"peer.{peer.lanes[0]}.{hello.start}"
             self._unkept.append(peer)
             self._tell()
+
+    def _free(self, count: int) -> tuple[list[int], str]:
+        """At most COUNT free lanes whose doorbells can be waited for, and why the last other one's cannot."""
+        lanes: list[int] = []
+        why = ""
+        for lane, owner in enumerate(self._owner):
+            if len(lanes) == count:
+                break
+            if self._words[owner]:
+                continue
+            try:
+                try_edges(self.domain.chimes[lane])
+            except OSError as error:
+                why = f"; the doorbell of lane {lane} cannot be waited for: {error.strerror}"
+            else:
+                lanes.append(lane)
+        return lanes, why
 
     def _welcome(self, peer: Peer) -> None:
         """Send the lanes' descriptors, or say that there are too few left to make them."""

@@ -116,5 +116,16 @@ def edges_of(doorbell: int) -> select.epoll:
     return edges
 
 
+def try_edges(doorbell: int) -> None:
+    """Raise OSError unless DOORBELL's edges can be waited for as a client does it: in an epoll, and that in another.
+
+    The kernel counts the ways by which an eventfd wakes, by their depth, and refuses (EINVAL) one more than 500 or 100.
+    Who had the edges once can keep them, and have them in that many epolls.
+    """
+    with edges_of(doorbell) as edges, select.epoll() as client, select.epoll() as loop:
+        client.register(edges, select.EPOLLIN | select.EPOLLET)
+        loop.register(client, select.EPOLLIN)
+
+
 # A child after fork() registers itself.
 os.register_at_fork(after_in_child=fence.cache_clear)
