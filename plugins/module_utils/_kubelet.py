@@ -146,10 +146,11 @@ def requested(pods: Iterable[Mapping[str, Any]]) -> dict[int, int]:
 
     Init containers run one after the other, before the others; one with restartPolicy Always (a sidecar) runs on. Of
     pods that have ended (Succeeded, Failed) nothing counts. Limits of the pod itself (from Kubernetes 1.34) count in
-    the place of those of its containers. Raises ValueError.
+    the place of those of its containers. A List stands for its items. Raises ValueError, for a template too: how many
+    of its pods are on the node it does not say.
     """
     total: dict[int, int] = {}
-    for pod in pods:
+    for pod in _unpacked(pods):
         if (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
             continue
         spec = pod.get("spec") or {}
@@ -169,6 +170,22 @@ def requested(pods: Iterable[Mapping[str, Any]]) -> dict[int, int]:
         for size, count in {**used, **_limits_of(spec)}.items():
             total[size] = total.get(size, 0) + count
     return total
+
+
+def _unpacked(pods: Iterable[Any]) -> Iterator[Mapping[str, Any]]:
+    """PODS, with the items of a List in its place. Raises ValueError for what is no pod."""
+    for pod in pods:
+        if not isinstance(pod, Mapping):
+            raise ValueError(f"not a pod: {pod!r}")
+        if isinstance(pod.get("items"), list):
+            yield from _unpacked(pod["items"])
+            continue
+        spec = pod.get("spec")
+        if isinstance(spec, Mapping) and ("template" in spec or "jobTemplate" in spec):
+            name = (pod.get("metadata") or {}).get("name")
+            kind = pod.get("kind") or "object"
+            raise ValueError(f"{kind} {name!r} holds a template, not the pods on the node: give the pods themselves")
+        yield pod
 
 
 def _limits_of(container: Any) -> dict[int, int]:

@@ -35,6 +35,7 @@ options:
   pods_on_node:
     description:
       - Whether O(pods) are all pods of the node, so that their limits are what its pods may use.
+      - A List stands for its items. A template, as a Deployment has it, is refused.
     type: bool
     default: false
   sysroot:

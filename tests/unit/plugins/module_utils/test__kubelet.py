@@ -60,3 +60,17 @@ def test_init_containers_count_where_they_need_more() -> None:
     ]
     assert requested(pods) == {2048: 18 << 20}
     assert requested([]) == {}
+
+
+def test_a_list_stands_for_its_pods() -> None:
+    pods = [{"kind": "Pod", "spec": {"containers": containers(size)}} for size in ("100Mi", "2Mi")]
+    assert requested([{"kind": "List", "items": [pods[0], {"kind": "List", "items": pods[1:]}]}]) == {2048: 102 << 20}
+
+
+@pytest.mark.parametrize("spec", ["template", "jobTemplate"])
+def test_a_template_tells_no_pods_of_a_node(spec: str) -> None:
+    web = {"kind": "Deployment", "metadata": {"name": "web"}, "spec": {spec: {}}}
+    with pytest.raises(ValueError, match="Deployment 'web' holds a template"):
+        requested([{"kind": "List", "items": [web]}])
+    with pytest.raises(ValueError, match="not a pod: 3"):
+        requested([{"kind": "List", "items": [3]}])
