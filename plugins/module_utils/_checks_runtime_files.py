@@ -10,6 +10,7 @@ from typing import Any
 from . import _files, _runtime_install
 from ._checks_host import MODELS, REMEDIES, SERVERS, Check, Context, Unreadable
 from ._hugetlb_cgroup import NO_LIMIT, size_name
+from ._intent import page_size_kb
 from ._plan_document import COLLECTION
 from ._runtime_units import SLICE, weights_unit
 from ._verdict import Result, judge, skipped
@@ -17,6 +18,7 @@ from ._verdict import Result, judge, skipped
 STATE = "firsttouch_runtime_state"
 _CGROUPS = ("/sys/fs/cgroup", "/sys/fs/cgroup/unified", "/sys/fs/cgroup/hugetlb")
 _LIMITS = ("max", "rsvd.max", "limit_in_bytes", "rsvd.limit_in_bytes")
+_TRANSPORT_KB = 2048  # of what a server with pages: hugetlb takes
 _VARIABLES = {"models": MODELS, "servers": SERVERS, "samplers": SERVERS}
 
 
@@ -160,17 +162,19 @@ def check_removed(ctx: Context) -> Iterator[Result]:
 
 def check_hugetlb_limits(ctx: Context) -> Iterator[Result]:
     """No control group of ours keeps a model from its pages: one past the limit is a SIGBUS at the first touch."""
-    models = [str(row["name"]) for row in ctx.section("runtime").get("models") or ()]
-    sizes = [int(pool["size_kb"]) for pool in ctx.section("hugepages").get("pools") or ()]
-    groups = [SLICE, *(f"{SLICE}/{weights_unit(name)}" for name in models)]
+    rows = ctx.section("runtime").get("models") or ()
+    models = {str(row["name"]): page_size_kb(row.get("page_size", "2M")) for row in rows}
+    servers = [row for row in ctx.section("runtime").get("servers") or () if row.get("pages") == "hugetlb"]
+    groups = {SLICE: {*models.values(), *([_TRANSPORT_KB] if servers else [])}}
+    groups.update({f"{SLICE}/{weights_unit(name)}": {size_kb} for name, size_kb in models.items()})
     there = [base for base in _CGROUPS if ctx.names(f"{base}/{SLICE}") is not None]
     if not models or not there:  # nothing runs there now, or nobody recorded what does
         return
     found = {}
     for base in there:
-        for group in groups:
+        for group, sizes in groups.items():
             for limit in _LIMITS:
-                for size_kb in sizes:
+                for size_kb in sorted(sizes):
                     path = f"{base}/{group}/hugetlb.{size_name(size_kb)}.{limit}"
                     text = ctx.text(path) or ""
                     if text.isdigit() and int(text) < NO_LIMIT:

@@ -550,3 +550,17 @@ def test_the_command_answers_in_json_or_not_at_all(tmp_path: Path, monkeypatch: 
         monkeypatch.setattr(_checks_runtime, "COMMAND", str(command))
         monkeypatch.setattr(_checks_runtime, "_SECONDS", 0.5)
         assert _checks_runtime.ask(["x"]) == wanted
+
+
+@pytest.mark.parametrize(("pages", "size", "status"), [
+    ("auto", "1GB", "fail"), ("auto", "2MB", "pass"), ("hugetlb", "2MB", "fail"), ("hugetlb", "64KB", "pass"),
+])  # fmt: skip
+def test_a_limit_counts_for_the_page_sizes_of_models_and_servers(
+    tmp_path: Path, runtime: Runtime, pages: str, size: str, status: str
+) -> None:
+    plan = copy.deepcopy(PLAN)
+    section = plan["sections"]["runtime"]
+    section["models"] = [{**row, "page_size": "1G"} for row in section["models"]]
+    section["servers"][0]["pages"] = pages
+    put(installed(tmp_path), f"/sys/fs/cgroup/firsttouch.slice/hugetlb.{size}.max", "0\n")
+    assert answers(tmp_path, plan)["runtime.hugetlb_limit"].status == status

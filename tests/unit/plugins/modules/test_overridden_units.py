@@ -177,7 +177,9 @@ def test_a_limit_of_huge_pages_on_our_groups_is_found(
     root = tmp_path / "host"
     vh.whole_host(root)
     file = f"/sys/fs/cgroup/firsttouch.slice{group}/hugetlb.2MB.max"
-    put(root, "/sys/fs/cgroup/firsttouch.slice/hugetlb.1GB.max", "max\n")
+    # toy has no pages of that size
+    put(root, "/sys/fs/cgroup/firsttouch.slice/hugetlb.1GB.max", "0\n")
+    put(root, "/sys/fs/cgroup/firsttouch.slice/firsttouch-weights@toy.service/hugetlb.1GB.max", "0\n")
     put(root, file, f"{limit}\n")
     for tree in (root, recorded(root, tmp_path / "copy")):
         result = run_module("host_verify", {"sysroot": str(tree), "concerns": ["runtime"], "layers": ["running"]})
