@@ -19,9 +19,12 @@ import msgspec
 import pytest
 
 from conftest import SLOW
-from firsttouch import AsyncInferenceClient, InferenceClient, Options
+from firsttouch import AsyncInferenceClient, InferenceClient, Options, _kept
 from firsttouch._lanes import LANE, at
+from firsttouch._shm_server import Domain
+from firsttouch._systemd import Notifier
 from firsttouch._transport import parse_address
+from firsttouch._waiting import edges_of, ring
 from firsttouch._wire import (
     HEADER_BYTES,
     NO_DEADLINE,
@@ -298,6 +301,30 @@ def test_keeps_all_ways_to_wait_for_a_doorbell(depth: int, tmp_path: Path) -> No
         stack.close()
         works(where)
         asyncio.run(ask())
+
+
+def test_takes_over_a_chime_that_a_client_filled(tmp_path: Path) -> None:
+    """A kept chime that a client of the release before made block and filled hangs no server; who waits is rung."""
+    made = Domain.create(SCHEMA, 2, pages="4k")
+    kinds = {"bell": made.bells, "chime": made.chimes}
+    found = {f"{kind}.{lane}": os.dup(fd) for kind, fds in kinds.items() for lane, fd in enumerate(fds)}
+    with contextlib.ExitStack() as stack:
+        stack.callback(made.close)
+        waits = stack.enter_context(edges_of(made.chimes[1]))
+        ring(made.chimes[1])
+        os.eventfd_write(made.chimes[0], 2**64 - 2)
+        os.set_blocking(made.chimes[0], True)
+        notifier = Notifier(f"{tmp_path}/notify")
+        stack.callback(notifier.close)
+        store = _kept.Store(notifier, {**found, "segment": os.dup(made.segment.fd)})
+        taken = _kept.take_domain(store, SCHEMA, 2, "auto", None, print)
+        assert taken
+        stack.callback(taken.close)
+        assert not os.get_blocking(taken.chimes[0])
+        # A full one would give no edge.
+        ring(taken.chimes[0])
+        assert os.eventfd_read(taken.chimes[0]) < 10
+        assert waits.poll(0), "who slept as the server died missed its answer"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")

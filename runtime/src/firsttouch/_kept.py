@@ -20,7 +20,7 @@ from firsttouch._shm_server import Domain
 from firsttouch._sockets import BACKLOG, Listener
 from firsttouch._systemd import Notifier
 from firsttouch._transport import Address, parse_address
-from firsttouch._waiting import fence
+from firsttouch._waiting import fence, hush, ring
 from firsttouch._wire import Schema
 from firsttouch.errors import FirstTouchError
 
@@ -91,23 +91,30 @@ def take_domain(
         store.forget("segment")
         store.drop(*_OF_DOMAIN)
         return None
-    rings: list[list[int]] = [[], []]
+    bells: list[int] = []
+    chimes: list[int] = []
     try:
         for lane in range(segment.geometry.n_lanes):
-            for ring, kind in zip(rings, ("bell", "chime"), strict=True):
-                ring.append(store.take(f"{kind}.{lane}"))
+            bells.append(store.take(f"bell.{lane}"))
+            chimes.append(store.take(f"chime.{lane}"))
+        for chime in chimes:
+            # A client of the release that shared the chimes themselves could make one block, and fill it up. Who sleeps
+            # on an edge that this takes away is rung again.
+            os.set_blocking(chime, False)
+            hush(chime)
+            ring(chime)
         segment.report = _shm.report_of(segment, node)
         why = _other(segment, schema, lanes, pages)
     except KeyError as error:
         why = f"{error.args[0]} is missing (FileDescriptorStoreMax= must be at least {3 * lanes + SPARE_DESCRIPTORS})"
     except OSError as error:
         why = str(error)
-    domain = Domain(segment, *rings)
+    domain = Domain(segment, bells, chimes)
     if not why:
         return domain
     say(f"the memory that was kept is given back: {why}")
     domain.close()
-    for name in ("segment", *(f"{kind}.{lane}" for lane in range(len(rings[0])) for kind in ("bell", "chime"))):
+    for name in ("segment", *(f"{kind}.{lane}" for lane in range(len(bells)) for kind in ("bell", "chime"))):
         store.forget(name)
     store.drop(*_OF_DOMAIN)
     return None
