@@ -530,6 +530,18 @@ BROKEN: dict[str, tuple[Break, Expected]] = {
         lambda root: [put(root, f"{vh.NODE}/node{n}/cpulist", f"{cpus}\n") for n, cpus in enumerate(("2-3", "0-1"))],
         {"numa.planned": ("fail", "nodes_changed")},
     ),
+    "a node without CPUs came online": (
+        lambda root: [
+            put(root, f"{vh.NODE}/online", "0-2\n"), put(root, f"{vh.NODE}/possible", "0-2\n"),
+            put(root, f"{vh.NODE}/node2/cpulist", "\n"),
+            put(root, f"{vh.NODE}/node2/meminfo", "Node 2 MemTotal: 100000 kB\n"),
+        ],
+        {"numa.planned": ("warn", "nodes_changed")},
+    ),
+    "a planned node is gone": (
+        lambda root: [put(root, f"{vh.NODE}/online", "0\n"), put(root, f"{vh.NODE}/has_cpu", "0\n")],
+        {"numa.planned": ("fail", "nodes_changed")},
+    ),
     "the nodes are farther apart": (
         lambda root: [put(root, f"{vh.NODE}/node{n}/distance", f"{far}\n") for n, far in enumerate(("10 40", "40 10"))],
         {"numa.planned": ("pass", ""), "numa.planned.distances": ("warn", "nodes_changed")},
