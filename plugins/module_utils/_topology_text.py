@@ -126,7 +126,8 @@ def _lscpu_lines(text: str) -> list[str]:
         row = rows.pop(0)
         if isinstance(row, Mapping):
             lines.append(f"{row.get('field')} {row.get('data')}")
-            rows.extend(row.get("children") or [])
+            children = row.get("children")
+            rows.extend(children if isinstance(children, list) else [])
     return lines
 
 

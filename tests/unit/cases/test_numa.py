@@ -503,6 +503,12 @@ def test_lscpu_as_json(tmp_path: Path) -> None:
     assert empty["failed"] and empty["reason"] == "not_lscpu"
 
 
+def test_children_of_lscpu_that_are_no_list_are_none(tmp_path: Path) -> None:
+    rows = [{"field": "On-line CPU(s) list:", "data": "0-3", "children": 5}]
+    result = read(tmp_path, lscpu=json.dumps({"lscpu": rows}))
+    assert result["topology"]["cpus"]["online"] == "0-3"
+
+
 def test_lscpu_hierarchical_masks_and_hypervisor(tmp_path: Path) -> None:
     text = (
         "Architecture:            ppc64le\n"
