@@ -29,6 +29,9 @@ _WORD = (
 _NO_SWITCH = r"(?!(?:y|n|m|yes|no|true|false|on|off)(?![^\s\"',;\\]))"
 _VALUE = rf"{_NO_SWITCH}(?:\"[^\"\n]*\"|'[^'\n]*'|[^\s\"']+)"
 _SECRETS = (
+    # An assignment that is quoted as a whole, as in Environment= of systemd. No kernel argument: those have dots.
+    rf"(?i)(\"\w*{_WORD}\w*=)(?=[^\"\n]*[ \t])(?:\\.|[^\"\\\n])+(?=\")",
+    rf"(?i)('\w*{_WORD}\w*=)(?=[^'\n]*[ \t])[^'\n]+(?=')",
     # As INI and YAML files have it, with space around the sign: the rest of the line.
     rf"(?im)^([ \t]*(?:-[ \t]+)?[\w.-]*{_WORD}[\w.-]*(?:[ \t]+=[ \t]*|:[ \t]+)){_NO_SWITCH}\S.*$",
     rf"(?i)([\w.-]*{_WORD}[\w.-]*(?:[ \t]*=[ \t]*|:[ \t]+)){_VALUE}",

@@ -533,6 +533,12 @@ def test_a_part_of_the_threads_is_not_recorded_as_if_it_were_all(tmp_path: Path)
         ("/etc/default/kubelet", "HTTPS_PROXY=http://ann:pw1@proxy:3128", "HTTPS_PROXY=http://removed@proxy:3128"),
         ("/proc/cmdline", "netroot=iscsi:ann:pw1@san::3260", "netroot=iscsi:removed@san::3260"),
         ("/etc/default/grub", "AWS_SECRET_ACCESS_KEY=a/b+c x", "AWS_SECRET_ACCESS_KEY=removed x"),
+        (
+            "/etc/systemd/system/x.service",
+            'Environment="DB_PASSWORD=my \\"pass\\" phrase" "A=b c" \'API_KEY=d "e\' F=g',
+            'Environment="DB_PASSWORD=removed" "A=b c" \'API_KEY=removed\' F=g',
+        ),
+        ("/etc/default/grub", 'X="rd.luks.key=/k ro hugepages=4"', 'X="rd.luks.key=removed ro hugepages=4"'),
         ("/etc/default/grub", "# id AKIAABCDEFGHIJKLMNOP", "# id removed"),
         ("/etc/default/grub", "curl -H 'Authorization: Basic YW5uOnB3MQ=='", "curl -H 'Authorization: Basic removed'"),
         ("/etc/default/grub", "HF=hf_abcdefghijklmnopqrstuv", "HF=removed"),
