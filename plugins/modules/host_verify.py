@@ -269,7 +269,11 @@ def reports_below(root):
     """The unpacked sosreports in the directory ROOT, which is no host itself: archives have one folder at their top."""
     if any(os.path.isdir(os.path.join(root, name)) for name in ("proc", "sys", "etc")):
         return []
-    found = (os.path.join(root, name) for name in sorted(os.listdir(root)))
+    try:
+        names = sorted(os.listdir(root))
+    except PermissionError:  # what has a known path in it can still be read
+        return []
+    found = (os.path.join(root, name) for name in names)
     return [path for path in found if sosreport(os.path.realpath(path)) is not None]
 
 

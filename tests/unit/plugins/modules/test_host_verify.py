@@ -718,6 +718,16 @@ def test_a_file_of_another_writer_that_cannot_be_read_hides_no_sysctl(host: Path
     assert (row["status"], row["source"], row["intended"]) == ("not_evaluated", path, False)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to drop privileges")
+def test_a_sysroot_that_cannot_be_listed_is_looked_into_all_the_same(tmp_path: Path) -> None:
+    for directory in [tmp_path, *tmp_path.parents]:
+        if Path(tempfile.gettempdir()) in directory.parents:
+            directory.chmod(0o711)
+    listed = verify(tmp_path, plan={"sections": {}})
+    result = _as_nobody(lambda: verify(tmp_path, plan={"sections": {}}))
+    assert (result.get("failed"), result["verdict"]) == (listed.get("failed"), "incomplete")
+
+
 def _as_nobody(call: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """CALL's result, made in a child that runs as an unprivileged user."""
     reader, writer = os.pipe()
