@@ -203,7 +203,7 @@ def _readers(job: Job, warnings: list[str]) -> Iterator[list[_Reader]]:
         if refused:
             warnings.append(f"direct reads are refused, read through the page cache: {', '.join(refused[:4])}")
         for reader in readers:
-            if reader.direct < 0:  # once more for the whole: reading ahead went past the ends of chunks
+            if reader.direct < 0:  # once more for the whole: the first and last page of a chunk may be of two chunks
                 os.posix_fadvise(reader.buffered, 0, 0, os.POSIX_FADV_DONTNEED)
             if _sources.stamp_of(reader.buffered) != reader.source.stamp:
                 raise _sources.changed(reader.source.path, "its size or time of change is another one")

@@ -108,6 +108,9 @@ def opened(path: str, flags: int = 0) -> Iterator[int]:
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise WeightsError(f"{path} is no regular file", facts={"path": path})
+        # No reading ahead, of the header neither: the mark that it leaves in the page cache sets it off for later reads
+        # too, and pages that are still on their way when the loader drops a file from the cache stay there.
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
         yield fd
     finally:
         os.close(fd)
