@@ -37,7 +37,8 @@ ROUNDS = int(os.environ.get("FIRSTTOUCH_BENCH_ROUNDS", "5"))
 CALLS = int(os.environ.get("FIRSTTOUCH_BENCH_CALLS", "4000"))
 OUT = ROOT / "build" / "bench"
 FLOOR = "C floor"
-SHM, PLACE, TCP = "firsttouch shm", "firsttouch shm in place", "firsttouch tcp"
+SHM, TCP = "firsttouch shm", "firsttouch tcp"
+PLACE, GATHERED = "firsttouch shm in place", "firsttouch shm gathered"
 PICKLE, RAW, NAIVE, ICEORYX = "tcp + pickle", "raw tcp", "naive shm spinning", "iceoryx2 spinning"
 
 
@@ -64,7 +65,7 @@ GOALS: tuple[tuple[Case, str, str, str, float, bool], ...] = (
     (ONE, SHM, ICEORYX, "p50", 0.40, True),
     (ONE, SHM, NAIVE, "p50", 0.50, True),
     (ONE, SHM, FLOOR, "p50", 1.8, True),
-    (ONE, PLACE, SHM, "p50", 0.9, True),
+    (ONE, PLACE, GATHERED, "p50", 0.9, True),
     (ONE, TCP, PICKLE, "p50", 0.5, True),
     (PAUSED, SHM, PICKLE, "p50", 0.35, True),
     (PAUSED, SHM, RAW, "p50", 0.65, True),
@@ -90,6 +91,7 @@ def peers() -> tuple[dict[str, Callable[[], Peer]], list[str]]:
     found: dict[str, Callable[[], Peer]] = {
         SHM: lambda: Ours("shm"),
         PLACE: lambda: Ours("shm", in_place=True),
+        GATHERED: lambda: Ours("shm", gathered=True),
     }
     ours: dict[str, Callable[[], Peer]] = {
         TCP: lambda: Ours("tcp"),
@@ -148,11 +150,12 @@ def floor() -> Callable[[], Result] | None:
 Rounds = list[dict[tuple[str, str], Result]]
 
 
-def run_rounds(made: dict[str, Callable[[], Peer]]) -> Rounds:
-    """All measurements, interleaved: each round has one of each."""
+def run_rounds(made: dict[str, Callable[[], Peer]]) -> tuple[Rounds, list[dict[str, list[float]]]]:
+    """All measurements, interleaved: each round has one of each. And what faults took in each."""
     needed = {(case, name) for case, ours, other, *_ in GOALS for name in (ours, other)}
     bottom = floor()
     rounds: Rounds = []
+    faults = []
     for number in range(ROUNDS):
         found: dict[tuple[str, str], Result] = {}
         for case in (ONE, PAUSED, FOUR, SIXTEEN):
@@ -168,8 +171,9 @@ def run_rounds(made: dict[str, Callable[[], Peer]]) -> Rounds:
                 if bottom is not None and (case, name) == (ONE, SHM):
                     found[ONE.name, FLOOR] = bottom()
         rounds.append(found)
+        faults.append(_transport_faults.samples())
         print(f"  round {number + 1} of {ROUNDS}", flush=True)
-    return rounds
+    return rounds, faults
 
 
 def median(rounds: Rounds, case: Case, name: str, figure: Callable[[Result], float]) -> float | None:
@@ -225,10 +229,10 @@ def plain_rows(rounds: Rounds, names: list[str]) -> list[dict[str, Any]]:
 def measure() -> list[dict[str, Any]]:
     """All rows. The distributions go to build/bench/transport.svg."""
     made, missing = peers()
-    rounds = run_rounds(made)
+    rounds, faults = run_rounds(made)
     names = [*made, *([FLOOR] if (ONE.name, FLOOR) in rounds[0] else [])]
     rows = ratio_rows(rounds)
-    rows += [row(*values) for values in _transport_faults.measure()]
+    rows += [row(*values) for values in _transport_faults.rows(faults)]
     rows += plain_rows(rounds, names)
     rows += [row(f"not measured: {text}", None, "") for text in missing]
     if FLOOR not in names:

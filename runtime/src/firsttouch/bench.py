@@ -67,11 +67,18 @@ class Result:
 
 
 class Ours:
-    """Our transport at an address of SCHEME; in_place writes into the lane instead of copying."""
+    """Our transport at an address of SCHEME.
 
-    def __init__(self, scheme: str, *, in_place: bool = False, spin_ns: int = 50_000) -> None:
-        self.name = f"firsttouch {scheme}{' in place' if in_place else ''}{' no spin' if not spin_ns else ''}"
-        self._scheme, self._in_place, self._spin_ns = scheme, in_place, spin_ns
+    in_place: the sampler writes its observation into the lane. gathered: it writes it, by the same call, into an array
+    of its own, which is then copied.
+    """
+
+    def __init__(
+        self, scheme: str, *, in_place: bool = False, gathered: bool = False, spin_ns: int = 50_000
+    ) -> None:
+        how = {" in place": in_place, " gathered": gathered, " no spin": not spin_ns}
+        self.name = f"firsttouch {scheme}" + "".join(word for word, is_so in how.items() if is_so)
+        self._scheme, self._in_place, self._gathered, self._spin_ns = scheme, in_place, gathered, spin_ns
 
     def _address(self, folder: str) -> str:
         if self._scheme != "tcp":
@@ -96,6 +103,14 @@ class Ours:
     def connect(self, folder: str) -> Call:
         """See Peer."""
         client = InferenceClient(self._address(folder))
+        if self._gathered:
+            own = np.empty(OBSERVATION, np.float32)
+
+            def gather(obs: Array) -> Array:
+                own[...] = obs
+                return client.infer({"obs": own})[0]["act"]
+
+            return gather
         if not self._in_place:
             return lambda obs: client.infer({"obs": obs})[0]["act"]
         session = contextlib.ExitStack()
@@ -103,8 +118,8 @@ class Ours:
         target, answer = lane.request["obs"], lane.reply["act"]
 
         def call(obs: Array, _keep: Any = (client, session)) -> Array:
-            # A sampler writes its observation here in the first place; no byte of the row stays as it was.
-            target.fill(obs.item(0))
+            # A sampler writes its observation here in the first place, all of it.
+            target[...] = obs
             lane.infer()
             return answer
 
@@ -172,8 +187,8 @@ def _say_ready(fd: int) -> None:
     os.write(fd, b"x")
 
 
-def _client(peer: Peer, folder: str, calls: int, pause_s: float, go: int, report: int) -> None:
-    """One client's process: warm up, say so, wait for the start, call, report."""
+def _client(peer: Peer, folder: str, calls: int, pause_s: float, go: int, end: int, report: int) -> None:
+    """One client's process: warm up, say so, wait for the start, call, wait for the end, report."""
     os.sched_setaffinity(0, {cpus()[1]})
     obs = np.random.default_rng(os.getpid()).random(OBSERVATION, np.float32)
     call = peer.connect(folder)
@@ -195,6 +210,8 @@ def _client(peer: Peer, folder: str, calls: int, pause_s: float, go: int, report
         if answer[0] != number:
             raise FirstTouchError(f"{peer.name} answered {answer[0]} to {number}")
     os.write(report, b"d")
+    # Not before all others are done too: the end of a process takes 1 to 2 ms of the CPU that they share.
+    os.read(end, 1)
     with open(report, "wb", closefd=False) as file:
         file.write(times.tobytes())
 
@@ -207,12 +224,15 @@ def measure(peer: Peer, *, calls: int, clients: int = 1, pause_s: float = 0.0, i
     with tempfile.TemporaryDirectory(prefix="firsttouch-") as folder, serving(peer, folder) as server:
         each = max(1, calls // clients)
         go_reader, go_writer = os.pipe()
+        end_reader, end_writer = os.pipe()
         pipes = [os.pipe() for _ in range(clients)]
         pids = []
         for i in range(clients):
             report = pipes[i][1]
             # mypy infers no type for a lambda with a default, which binds this turn's pipe.
-            pids.append(child(lambda report=report: _client(peer, folder, each, pause_s, go_reader, report)))  # type: ignore[misc]
+            pids.append(
+                child(lambda report=report: _client(peer, folder, each, pause_s, go_reader, end_reader, report))  # type: ignore[misc]
+            )
         for _, report in pipes:
             os.close(report)
         try:
@@ -225,11 +245,12 @@ def measure(peer: Peer, *, calls: int, clients: int = 1, pause_s: float = 0.0, i
             for reader, _ in pipes:
                 _expect(reader, b"d", peer)
             seconds, cpu = time.perf_counter() - began, cpu_seconds(server) - cpu
+            os.write(end_writer, b"e" * clients)
             parts = [_read_all(reader, 8 * each) for reader, _ in pipes]
             spent = _idle(server) if idle else 0.0
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
-            for fd in (go_reader, go_writer, *(reader for reader, _ in pipes)):
+            for fd in (go_reader, go_writer, end_reader, end_writer, *(reader for reader, _ in pipes)):
                 os.close(fd)
             for pid in pids:
                 with contextlib.suppress(ProcessLookupError):
