@@ -94,10 +94,12 @@ class Context:
         refusals: Sequence[Refusal] = (),
         is_recorded: bool = False,
         unplanned: Sequence[Refusal] = (),
+        made_anew: bool = False,
     ) -> None:
         """PLAN is the host's own plan.json when it IS_RECORDED; else RECORDED is, and UNUSABLE (reason, text) why it
         cannot be used although it is there. With REFUSALS the intent does not fit the host, and PLAN is what is held
-        against it instead. UNPLANNED is what a sosreport has too little for, and PLAN does without."""
+        against it instead. UNPLANNED is what a sosreport has too little for, and PLAN does without. One that was
+        MADE_ANEW is of the host as it is now."""
         self.plan = plan
         self.root = root
         self.live = os.path.realpath(root) == "/"
@@ -106,6 +108,7 @@ class Context:
         self.refusals = refusals
         self.is_recorded = is_recorded
         self.unplanned = unplanned
+        self.made_anew = made_anew
         self.intent: Mapping[str, Any] = intent if intent is not None else plan.get("intent") or {}
         self._kept: dict[str, Any] = {}
 

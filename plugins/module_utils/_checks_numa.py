@@ -83,10 +83,20 @@ def check_expected(ctx: Context) -> Iterator[Result]:
     yield from judge_expected(_expected(ctx), _topology(ctx))
 
 
+def _made_for(ctx: Context) -> Mapping[str, Any]:
+    """The nodes that the plan was made for; of one that was made anew from those of now, the nodes of the record."""
+    plan = (ctx.recorded or {}) if ctx.made_anew else ctx.plan
+    topology = plan.get("topology")
+    nodes = topology.get("nodes") if isinstance(topology, Mapping) else None
+    return nodes if isinstance(nodes, Mapping) else {}
+
+
 def check_planned(ctx: Context) -> Iterator[Result]:
     """The nodes, their CPUs and distances that the plan was made for: after a change of firmware it fits no more."""
-    nodes = _planned(ctx, "topology").get("nodes")
-    if not isinstance(nodes, Mapping) or not nodes:
+    nodes = _made_for(ctx)
+    if not nodes:
+        if ctx.made_anew and ctx.unusable:  # that counts as plan.drift
+            yield skipped("numa.planned", "running", ctx.unusable[0], source=PLAN, intended=False)
         return
     topology = _topology(ctx)
     if not topology.nodes:
@@ -257,7 +267,7 @@ def check_transport(ctx: Context) -> Iterator[Result]:
 
 CHECKS = (
     Check("numa.expected", ("running",), check_expected, lambda ctx: bool(_planned(ctx, "numa").get("expected"))),
-    Check("numa.planned", ("running",), check_planned, lambda ctx: bool(_planned(ctx, "topology").get("nodes"))),
+    Check("numa.planned", ("running",), check_planned, lambda ctx: bool(_made_for(ctx))),
     Check("numa.trust", ("running",), check_trust, lambda ctx: False),
     Check("numa.co_scheduling", ("running",), check_co_scheduling, lambda ctx: False),
     Check("numa.transport", ("running",), check_transport, lambda ctx: bool(_planned(ctx, "transport"))),

@@ -262,7 +262,7 @@ def context_of(module):
         )
     # Through JSON, as the record went: its keys are text.
     plan = json.loads(json.dumps(planned.plan))
-    return Context(plan, root, recorded=recorded, unusable=unusable, unplanned=unknown)
+    return Context(plan, root, recorded=recorded, unusable=unusable, unplanned=unknown, made_anew=True)
 
 
 def reports_below(root):

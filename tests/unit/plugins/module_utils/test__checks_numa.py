@@ -56,7 +56,6 @@ def states(rows: dict[str, dict[str, Any]]) -> dict[str, tuple[str, str]]:
 def test_a_guest_whose_sources_agree(tmp_path: Path) -> None:
     rows = answers(two_nodes(tmp_path))
     assert states(rows) == {
-        "numa.planned": ("pass", ""),
         "numa.trust": ("pass", ""),
         "numa.co_scheduling": ("not_evaluated", "cores_unknown"),
         "numa.transport": ("pass", ""),
@@ -69,7 +68,6 @@ def test_bare_metal(tmp_path: Path) -> None:
     rows = answers(two_nodes(tmp_path, "Dell Inc."), {"numa": {"trust": "asserted", "nodes": 2}})
     assert states(rows) == {
         "numa.nodes": ("pass", ""),
-        "numa.planned": ("pass", ""),
         "numa.trust": ("pass", ""),
         "numa.co_scheduling": ("not_applicable", "bare_metal"),
         "numa.transport": ("pass", ""),
@@ -81,7 +79,6 @@ def test_the_seed_of_the_project(tmp_path: Path) -> None:
     """One node, 88 vCPUs, VMware, 84 cores: a warning each, since nobody asked; the transport is a socket."""
     rows = answers(one_node(tmp_path, 88, EPYC))
     assert states(rows) == {
-        "numa.planned": ("pass", ""),
         "numa.trust": ("warn", "topology_hidden"),
         "numa.co_scheduling": ("warn", "co_scheduling"),
         "numa.transport": ("pass", ""),
@@ -146,6 +143,19 @@ def test_a_host_that_moved(tmp_path: Path) -> None:
     rows = answers(tmp_path / "b", plan=plan)
     assert states(rows)["numa.transport"] == ("not_evaluated", "topology_unknown")
     assert rows["numa.transport"]["intended"]
+
+
+def test_the_nodes_are_those_of_the_record_also_where_the_plan_is_made_anew(tmp_path: Path) -> None:
+    """A firmware numbered the nodes anew: each CPU list and pool of the record stands for another node."""
+    made = run_module("host_plan", {"sysroot": str(two_nodes(tmp_path)), "intent": RT})
+    assert "numa.planned" not in answers(tmp_path), "a plan of now has nothing to be held against"
+    put(tmp_path, "/etc/firsttouch/plan.json", json.dumps(made["plan"]))
+    assert states(answers(tmp_path))["numa.planned"] == ("pass", "")
+    for node, cpus in enumerate(("2-3", "0-1")):
+        put(tmp_path, f"{SYSTEM}/node/node{node}/cpulist", f"{cpus}\n")
+    row = answers(tmp_path)["numa.planned"]
+    assert (row["status"], row["reason"], row["intended"]) == ("fail", "nodes_changed", True)
+    assert row["expected"] == {"0": "0-1", "1": "2-3"} and row["observed"] == {"0": "2-3", "1": "0-1"}
 
 
 def test_the_fastest_transport_is_unbound_on_a_hidden_topology(tmp_path: Path) -> None:
