@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from . import _irqbalance
+from . import _env_file, _irqbalance
 from ._checks_host import IRQBALANCE, ISOLATED, REMEDIES, Check, Context, Unreadable
 from ._checks_units import beside
 from ._cpulist import CpuListError, format_list, parse, parse_mask
@@ -20,7 +20,6 @@ from ._systemd import is_ours
 from ._verdict import Result, judge, not_applicable, skipped
 
 _FILES = ("/etc/default/irqbalance", "/etc/sysconfig/irqbalance", "/etc/irqbalance.env")
-_SET = re.compile(r"^\s*(IRQBALANCE_BANNED_CPULIST|IRQBALANCE_BANNED_CPUS)=(.*)$")
 _IDENTITY = "cpu_isolation.irqbalance"
 _MODE = "cpu_isolation.irqbalance.mode"
 
@@ -75,10 +74,8 @@ def _setting(ctx: Context) -> tuple[str, str, str] | None:
     values: dict[str, tuple[str, str]] = {}
     ours = (ENVIRONMENT,) if ctx.text(DROPIN) is not None else ()
     for path in (*_FILES, *ours):
-        for number, line in enumerate((ctx.text(path) or "").splitlines(), 1):
-            match = _SET.match(line)
-            if match:
-                values[match.group(1)] = (match.group(2).strip().strip("\"'"), f"{path}:{number}")
+        for name, value, number in _env_file.assignments(ctx.raw(path) or ""):
+            values[name] = (value, f"{path}:{number}")
     for name in ("IRQBALANCE_BANNED_CPULIST", "IRQBALANCE_BANNED_CPUS"):
         if values.get(name, ("", ""))[0]:
             return (name, *values[name])

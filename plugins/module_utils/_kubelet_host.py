@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from . import _files, _systemd, _yaml_text
+from . import _env_file, _files, _systemd, _yaml_text
 from ._kubelet import quantity
 from ._services import UNIT_DIRS, unit_file
 
@@ -253,7 +253,7 @@ def _flags(root: str, unit: str) -> dict[str, str]:
     if os.path.basename(program) not in ("kubelet", "hyperkube"):
         text = f"{unit} starts {program or 'nothing'}, so the flags of the kubelet are not known"
         raise KubeletError("kubelet_unknown", text, unit)
-    return _parse_flags([part for word in arguments for part in _expand(word, environment)])
+    return _parse_flags([part for word in arguments for part in _expand(word, environment, unit)])
 
 
 def _dropins(root: str) -> list[str]:
@@ -274,19 +274,14 @@ def _split(text: str, path: str) -> list[str]:
 
 def _environment_file(root: str, name: str) -> dict[str, str]:
     """The assignments of an EnvironmentFile=; none where it is not there (systemd fails then, unless it has a `-`)."""
-    found = {}
-    path = name.lstrip("-")
-    for line in _systemd.logical_lines(_files.read_text(root, path) or ""):
-        key, equals, value = line.partition("=")
-        if equals:
-            found[key.strip()] = " ".join(_split(value, path))
-    return found
+    text = _files.read_text(root, name.lstrip("-")) or ""
+    return {key: value for key, value, _line in _env_file.assignments(text)}
 
 
-def _expand(word: str, environment: Mapping[str, str]) -> list[str]:
-    """WORD of ExecStart= as systemd passes it: $NAME alone is split at blanks, ${NAME} is put in as it is."""
+def _expand(word: str, environment: Mapping[str, str], unit: str) -> list[str]:
+    """WORD of ExecStart= as systemd passes it: $NAME alone is split as a shell would, ${NAME} is put in as it is."""
     if word.startswith("$") and not word.startswith(("${", "$$")):
-        return environment.get(word[1:], "").split()
+        return _split(environment.get(word[1:], ""), unit)
     return [_WORD_VARIABLE.sub(lambda match: environment.get(match[1], ""), word)]
 
 

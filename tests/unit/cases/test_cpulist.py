@@ -286,6 +286,11 @@ def predicted_cpus(text: str) -> list[int]:
         ("IRQBALANCE_BANNED_CPUS=ff\nIRQBALANCE_BANNED_CPULIST=4-15\n", "pass", ""),
         ("#IRQBALANCE_BANNED_CPULIST=4-3\nIRQBALANCE_ARGS=\n", "not_applicable", "no_setting"),
         ("IRQBALANCE_BANNED_CPULIST=\n", "not_applicable", "no_setting"),
+        (" IRQBALANCE_BANNED_CPULIST = 4-14 \n", "fail", "irq_on_isolated_cpu"),
+        ("IRQBALANCE_BANNED_CPULIST=4-14,\\\n15\n", "pass", ""),
+        ("IRQBALANCE_BANNED_CPULIST=4-14,\\\n", "fail", "syntax"),
+        ("; x\nIRQBALANCE_BANNED_CPULIST='4-14'\",15\"\n", "pass", ""),
+        ("IRQBALANCE_ARGS='\nIRQBALANCE_BANNED_CPULIST=4\n'\n", "not_applicable", "no_setting"),
     ],
 )
 def test_neighbours_of_the_irqbalance_list(tmp_path: Path, text: str, status_: str, reason: str) -> None:

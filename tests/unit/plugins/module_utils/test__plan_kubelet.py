@@ -156,6 +156,11 @@ def test_a_flag_wins_over_every_file(tmp_path: Path) -> None:
     assert "--kube-reserved" in body["reserved"]["kubeReserved"]["source"]
 
 
+def test_flags_of_an_environment_file_may_have_several_lines(tmp_path: Path) -> None:
+    body = section(node(tmp_path, extra="'--node-labels=\"a b\"\n--config-dir=/etc/kubernetes/own.d'"))
+    assert body["file"] == "/etc/kubernetes/own.d/zz-firsttouch.conf"
+
+
 def test_what_is_given_is_written(tmp_path: Path) -> None:
     value = {"kube_reserved": "2G", "eviction_hard": 300 * MIB, "reserved_memory": {"0": "812M", "1": "2G"}}
     body = section(node(tmp_path), value)
