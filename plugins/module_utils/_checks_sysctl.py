@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from . import _services, _sysctl, _sysctl_foreign, _sysctl_judge, _watermark
+from . import _services, _sysctl, _sysctl_foreign, _sysctl_judge, _tmpfiles, _watermark
 from ._checks_host import (
     EXTRA_FREE,
     HUGEPAGES,
@@ -68,18 +68,14 @@ def _report(ctx: Context) -> dict[str, dict[str, Any]]:
 
     def read() -> dict[str, dict[str, Any]]:
         want = {_sysctl.normalize(key): value for key, value in _planned(ctx).items()}
-        try:
-            foreign = _foreign(ctx)[0]
-        except OSError:  # who else may set it cannot be told, which vm_sysctls.tuned says; that it is wrong can
-            foreign = []
-        return _sysctl_judge.report(resolution(ctx), want, foreign=foreign) if want else {}
+        return _sysctl_judge.report(resolution(ctx), want, foreign=_foreign(ctx)[0]) if want else {}
 
     found: dict[str, dict[str, Any]] = ctx.keep("sysctl_report", read)
     return found
 
 
 def _foreign(ctx: Context) -> tuple[list[_sysctl_foreign.Foreign], dict[str, OSError]]:
-    """Who else sets sysctls, and the files of tmpfiles.d that hide whether they do. Raises OSError."""
+    """Who else sets sysctls, and the files and folders that hide whether they do."""
 
     def read() -> tuple[list[_sysctl_foreign.Foreign], dict[str, OSError]]:
         hidden: dict[str, OSError] = {}
@@ -187,12 +183,13 @@ def _other_writers(ctx: Context, slash: str, wanted: str, variable: str) -> Iter
     """
     name = _sysctl.dotted(slash)
     try:
-        held, (found, hidden) = _services.held(ctx.root), _foreign(ctx)
+        held = _services.held(ctx.root)
     except OSError as exc:
         why = Unreadable(str(exc.filename), exc)
         identity = _identity(ctx, "other_writers", name)
         yield skipped(identity, "configured", why.reason, source=why.path, intended=False)
         return
+    found, hidden = _foreign(ctx)
     blamed = set()
     for item in found:
         late = item.writer != "kernel_command_line" and f"{item.writer}.service" not in held
@@ -208,10 +205,11 @@ def _other_writers(ctx: Context, slash: str, wanted: str, variable: str) -> Iter
                 remedy=f"{item.writer} sets it too: take it out there, {variable} owns it.",
                 soft=True,
             )
-    if hidden and "tmpfiles" not in blamed:
-        path, error = min(hidden.items(), key=lambda row: row[0])
-        identity = _identity(ctx, "tmpfiles", name)
-        yield skipped(identity, "configured", Unreadable(path, error).reason, source=path, intended=False)
+    gaps = {"tmpfiles" if path.startswith(_tmpfiles.DIRS) else "other_writers": path for path in sorted(hidden)[::-1]}
+    for kind, path in sorted(gaps.items()):
+        if kind not in blamed:
+            reason = Unreadable(path, hidden[path]).reason
+            yield skipped(_identity(ctx, kind, name), "configured", reason, source=path, intended=False)
 
 
 def check_pool_keys(ctx: Context) -> Iterator[Result]:

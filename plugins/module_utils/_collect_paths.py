@@ -7,6 +7,7 @@ levels deep. Order is the order of importance: when a limit is hit, what comes l
 
 from __future__ import annotations
 
+from . import _tmpfiles
 from ._irqbalance import SERVICE, SLICES
 from ._services import TABLE
 
@@ -15,7 +16,6 @@ NODE = "/sys/devices/system/node"
 GRUB = ("/boot/grub", "/boot/grub2", "/boot/efi/EFI/*")
 EFIVARS = "/sys/firmware/efi/efivars"
 SYSCTL_DIRS = ("/etc/sysctl.d", "/run/sysctl.d", "/usr/local/lib/sysctl.d", "/usr/lib/sysctl.d")
-TMPFILES_DIRS = ("/etc/tmpfiles.d", "/run/tmpfiles.d", "/usr/local/lib/tmpfiles.d", "/usr/lib/tmpfiles.d")
 UNIT_DIRS = ("/etc/systemd/system", "/run/systemd/system", "/usr/lib/systemd/system")
 CONTROL_DIRS = ("/etc/systemd/system.control", "/run/systemd/system.control")
 
@@ -119,7 +119,7 @@ CONTENT = (
     *(f"{base}/{kind}.d/*.conf" for base in (*CONTROL_DIRS, *UNIT_DIRS[:2]) for kind in ("service", "slice", "mount")),
     *(f"{base}/{unit}" for base in UNIT_DIRS for unit in ("irqbalance.service", *TABLE)),
     *(f"{base}/irqbalance.service.d/*.conf" for base in (*CONTROL_DIRS, *UNIT_DIRS)),
-    *(f"{base}/*.conf" for base in TMPFILES_DIRS),
+    *(f"{base}/*.conf" for base in _tmpfiles.DIRS),
     *(f"{base}/kubelet.service" for base in UNIT_DIRS),
     *(f"{base}/kubelet.service.d/*.conf" for base in UNIT_DIRS),
     "/etc/default/kubelet",
@@ -188,7 +188,7 @@ DIRECTORIES = (
     "/etc/default/grub.d",
     *SLICES,
     *SYSCTL_DIRS,
-    *TMPFILES_DIRS,
+    *_tmpfiles.DIRS,
     *UNIT_DIRS,
     "/var/lib/dkms/*/[0-9]*",
     "/bin",

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from . import _tmpfiles
 from ._files import exists, inside, list_dir, read_text, resolve
 from ._sysctl import normalize, parse_lines
 
@@ -17,7 +18,6 @@ _CGROUPS = "/sys/fs/cgroup"
 _RT_RUNTIME = "/proc/sys/kernel/sched_rt_runtime_us"
 _RT_FILE = "cpu.rt_runtime_us"
 _MAX_INCLUDES = 16
-TMPFILES_DIRS = ("/etc/tmpfiles.d", "/run/tmpfiles.d", "/usr/local/lib/tmpfiles.d", "/usr/lib/tmpfiles.d")
 _TMPFILES_LINE = re.compile(r"w\S*\s+/proc/sys/(\S+?)(?:\s+\S+){4}\s+(\S.*?)\s*")
 
 
@@ -32,13 +32,17 @@ class Foreign:
     line: int
 
 
-def writers(root: str = "/", unreadable: dict[str, OSError] | None = None) -> list[Foreign]:
+def writers(root: str, unreadable: dict[str, OSError]) -> list[Foreign]:
     """Return what the active tuned profile, an enabled UFW, tmpfiles.d and the command line set, the last of a key.
 
-    A file of tmpfiles.d that cannot be read goes into UNREADABLE, and hides no other. Raises OSError.
+    What cannot be read goes into UNREADABLE: a file or folder of tmpfiles.d hides no other, another file its writer.
     """
-    skipped = {} if unreadable is None else unreadable
-    every = [*tuned_writers(root), *_ufw(root), *_tmpfiles(root, skipped), *_command_line(root)]
+    every: list[Foreign] = []
+    for rows in (tuned_writers(root), _ufw(root), _tmpfiles_lines(root, unreadable), _command_line(root)):
+        try:
+            every += rows
+        except OSError as exc:
+            unreadable[os.fsdecode(exc.filename or "")] = exc
     return list({(item.writer, item.key): item for item in every}.values())
 
 
@@ -106,23 +110,18 @@ def _ufw(root: str) -> Iterator[Foreign]:
             yield Foreign("ufw", item.key, item.value, path, item.line)
 
 
-def _tmpfiles(root: str, unreadable: dict[str, OSError]) -> Iterator[Foreign]:
+def _tmpfiles_lines(root: str, unreadable: dict[str, OSError]) -> Iterator[Foreign]:
     """Lines of tmpfiles.d that write into /proc/sys: at boot nothing orders them against systemd-sysctl."""
-    files: dict[str, str] = {}
-    for folder in TMPFILES_DIRS:
-        for entry in list_dir(root, folder) or []:
-            if entry.endswith(".conf"):
-                files.setdefault(entry, f"{folder}/{entry}")
-    for entry in sorted(files):
+    for path in _tmpfiles.files(root, unreadable):
         try:
-            text = read_text(root, files[entry]) or ""
+            text = read_text(root, path) or ""
         except OSError as exc:
-            unreadable[files[entry]] = exc
+            unreadable[path] = exc
             continue
         for number, line in enumerate(text.splitlines(), 1):
             match = _TMPFILES_LINE.fullmatch(line)
             if match:
-                yield Foreign("tmpfiles", normalize(match[1]), match[2], files[entry], number)
+                yield Foreign("tmpfiles", normalize(match[1]), match[2], path, number)
 
 
 def _command_line(root: str) -> Iterator[Foreign]:

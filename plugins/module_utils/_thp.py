@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from . import _tmpfiles
 from ._files import atomic_write, list_dir, read_text, remove, resolve
 from ._systemd import MARKER
 
@@ -28,7 +29,6 @@ KNOWN: dict[str, tuple[str, ...]] = {
     "defrag": ("always", "defer", "defer+madvise", "madvise", "never"),
     "shmem_enabled": ("always", "within_size", "advise", "never", "deny", "force"),
 }
-_TMPFILES = ("/etc/tmpfiles.d", "/run/tmpfiles.d", "/usr/local/lib/tmpfiles.d", "/usr/lib/tmpfiles.d")
 _LINE = re.compile(rf"w\S*\s+{DIRECTORY}/(\w+)(?:\s+\S+){{4}}\s+(\S+)\s*")
 _BY_ARGUMENT = re.compile(rf"# (enabled): (\S+), by the boot argument {ARGUMENT}=")
 _SYSFS_CONF = re.compile(rf"\s*(?:/sys/)?{DIRECTORY[5:]}/(\w+)\s*=\s*(\S+)\s*")
@@ -94,14 +94,9 @@ def winners(root: str) -> Iterator[Setting]:
     Any tmpfiles.d line comes after the boot argument; over our own lines only those in files of an earlier name win.
     sysfsutils comes after them all.
     """
-    files: dict[str, str] = {}
-    for folder in _TMPFILES:
-        for entry in list_dir(root, folder) or []:
-            if entry.endswith(".conf"):
-                files.setdefault(entry, f"{folder}/{entry}")
-    for entry in sorted(files, reverse=True):
-        for row in _lines(read_text(root, files[entry]) or "", files[entry], _LINE):
-            if entry < os.path.basename(FILE) or row.name == "enabled":
+    for path in reversed(_tmpfiles.files(root)):
+        for row in _lines(read_text(root, path) or "", path, _LINE):
+            if os.path.basename(path) < os.path.basename(FILE) or row.name == "enabled":
                 yield row
     folder = "/etc/sysfs.d"
     paths = [f"{folder}/{entry}" for entry in list_dir(root, folder) or [] if entry.endswith(".conf")]

@@ -105,7 +105,7 @@ foreign_unsupported:
   elements: str
   sample: [net.bridge.bridge-nf-call-iptables]
 foreign_writers:
-  description: Settings of tuned, UFW and the kernel command line, of the wanted keys when there are any.
+  description: Settings of tuned, UFW, tmpfiles.d and the kernel command line, of the wanted keys when there are any.
   returned: success
   type: list
   elements: dict
@@ -169,7 +169,7 @@ def _notes(
 
 
 def _hidden_notes(hidden: dict[str, OSError]) -> list[dict[str, Any]]:
-    """Files of other writers that could not be read: that one of them sets a key too cannot be told."""
+    """Files and folders of other writers that cannot be read: that one of them sets a key too cannot be told."""
     return [
         {"reason": refusal(exc, "read_error")["reason"], "file": path, "text": f"{path} cannot be read"}
         for path, exc in sorted(hidden.items())

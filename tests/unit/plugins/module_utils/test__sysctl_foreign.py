@@ -11,7 +11,7 @@ from support import put
 
 
 def found(root: Path) -> list[tuple[str, str, str]]:
-    return [(item.writer, item.key, item.value) for item in _sysctl_foreign.writers(str(root))]
+    return [(item.writer, item.key, item.value) for item in _sysctl_foreign.writers(str(root), {})]
 
 
 @pytest.mark.parametrize(
@@ -66,8 +66,19 @@ def test_nothing_there(tmp_path: Path) -> None:
 
 def test_a_closed_file_of_tmpfiles_hides_no_other_and_the_last_line_of_a_key_counts(tmp_path: Path) -> None:
     (tmp_path / "etc/tmpfiles.d/x.conf").mkdir(parents=True)
+    (tmp_path / "etc/tuned/active_profile").mkdir(parents=True)
     put(tmp_path, "/usr/lib/tmpfiles.d/y.conf", "".join(f"w /proc/sys/vm/swappiness - - - - {n}\n" for n in (4, 5)))
     hidden: dict[str, OSError] = {}
     rows = _sysctl_foreign.writers(str(tmp_path), hidden)
     assert [(row.key, row.value, row.line) for row in rows] == [("vm/swappiness", "5", 2)]
-    assert list(hidden) == ["/etc/tmpfiles.d/x.conf"]
+    assert list(hidden) == ["/etc/tuned/active_profile", "/etc/tmpfiles.d/x.conf"]
+
+
+def test_a_folder_of_tmpfiles_that_cannot_be_listed_hides_no_other(tmp_path: Path) -> None:
+    loop = tmp_path / "run/tmpfiles.d"
+    loop.parent.mkdir()
+    loop.symlink_to("tmpfiles.d")
+    put(tmp_path, "/usr/lib/tmpfiles.d/y.conf", "w /proc/sys/vm/swappiness - - - - 4\n")
+    hidden: dict[str, OSError] = {}
+    assert [row.value for row in _sysctl_foreign.writers(str(tmp_path), hidden)] == ["4"]
+    assert list(hidden) == ["/run/tmpfiles.d"]

@@ -101,10 +101,14 @@ def test_notes_name_lines(tmp_path: Path) -> None:
     assert result["verdict"] == "pass"
 
 
-def test_a_closed_file_of_another_writer_is_a_note(tmp_path: Path) -> None:
+@pytest.mark.parametrize("path", ["/etc/tmpfiles.d/x.conf", "/etc/tmpfiles.d", "/etc/ufw/ufw.conf"])
+def test_what_is_closed_of_another_writer_is_a_note(tmp_path: Path, path: str) -> None:
     put(tmp_path, "/etc/sysctl.d/50-a.conf", "vm.swappiness = 1\n")
     put(tmp_path, "/proc/sys/vm/swappiness", "1\n")
-    (tmp_path / "etc/tmpfiles.d/x.conf").mkdir(parents=True)
+    closed = tmp_path / path.lstrip("/")
+    closed.parent.mkdir(parents=True, exist_ok=True)
+    closed.symlink_to(closed.name)
     result = info(tmp_path, want={"vm.swappiness": 1})
     assert result["verdict"] == "pass"
-    assert [(row["reason"], row["file"]) for row in result["notes"]] == [("read_error", "/etc/tmpfiles.d/x.conf")]
+    (row,) = result["notes"]
+    assert row["reason"] == "read_error" and row["file"].endswith(path), row
