@@ -3,15 +3,17 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from ._boot_types import BootError, LineToken
 from ._cmdline import Token, make, normal_key, split
-from ._kernel_args import MANAGED_KEYS, KernelFacts, Prediction, parse_size, predict
+from ._kernel_args import MANAGED_KEYS, KernelFacts, Prediction, predict
 from ._kernel_hugetlb import KEYS as HUGETLB_KEYS
 from ._kernel_isolation import machine_facts
+from ._kernel_numbers import memparse
 
 # The fields of the predicted isolation that an argument is about.
 _ISOLATION = {
@@ -23,6 +25,7 @@ _ISOLATION = {
 _MEMORY = {"mem": "mem_limit_bytes", "crashkernel": "crashkernel_bytes"}
 # Put on the line by the boot loader itself.
 _LOADER_KEYS = {"BOOT_IMAGE", "initrd"}
+_SIZE_KEYS = ("hugepagesz", "default_hugepagesz")
 _THP = "transparent_hugepage"
 _THP_MODES = ("always", "madvise", "never")
 # Arguments whose effect a running kernel can be given too (here: the module thp): no reboot is due for them.
@@ -46,11 +49,8 @@ class Concern:
         wanted = own | {normal_key(key) for key in keys}
         sizes: set[int] | None = set() if own & set(HUGETLB_KEYS) else None
         for token in parsed:
-            if sizes is not None and normal_key(token.key) in ("hugepagesz", "default_hugepagesz"):
-                try:
-                    sizes.add(parse_size(token.value or ""))
-                except ValueError:
-                    continue
+            if sizes is not None and _page_size(token):
+                sizes.add(_page_size(token))
         if sizes is not None and not sizes:
             sizes.add(predict(" ".join(texts), facts).default_kb)
         return cls(
@@ -95,9 +95,9 @@ def effect_of(line: str, concern: Concern, facts: KernelFacts) -> dict[str, Any]
 def shortfall(line: str, wanted: list[str], facts: KernelFacts) -> tuple[str, str] | None:
     """Why LINE does not do what WANTED asks, as (reason, text); None when it does.
 
-    The tokens must be there as the kernel reads them (quotes are no part of them, `-` in a key is `_`), the hugetlb
-    ones in their order, and the kernel must make of the whole line what it makes of WANTED alone: the first count of a
-    pool wins, a second isolcpus= can be dropped.
+    The tokens must be there as the kernel reads them (quotes are no part of them, `-` in a key is `_`, 2048K is 2M),
+    the hugetlb ones in their order, and the kernel must make of the whole line what it makes of WANTED alone: the first
+    count of a pool wins, a second isolcpus= can be dropped.
     """
     tokens = split(line)
     read = [_meaning(token) for token in tokens if not token.after_dashes]
@@ -201,12 +201,38 @@ def _groups(wanted: list[str]) -> list[list[str]]:
     return list(groups.values())
 
 
-def _meaning(token: Token) -> tuple[str, str | None]:
+def _meaning(token: Token) -> tuple[str, str | int | None]:
     """Key and value of TOKEN, as the kernel compares and takes them."""
-    return normal_key(token.key), token.value
+    return normal_key(token.key), _page_size(token) or token.value
 
 
-def _in_order(tokens: list[tuple[str, str | None]], wanted: list[tuple[str, str | None]]) -> bool:
+def _page_size(token: Token) -> int:
+    """The kB of the page size that TOKEN names in whatever way, 2048K or 2M; 0 where it names none."""
+    size = memparse(token.value or "")[0] if normal_key(token.key) in _SIZE_KEYS else 0
+    return 0 if size % 1024 else size // 1024
+
+
+def beyond(texts: Iterable[str], others: Iterable[str]) -> list[str]:
+    """Those of the tokens TEXTS that OTHERS have not, or not as often: the same text, or the same page size."""
+    left = Counter(_comparable(text) for text in others)
+    found = []
+    for text in texts:
+        name = _comparable(text)
+        if left[name]:
+            left[name] -= 1
+        else:
+            found.append(text)
+    return found
+
+
+def _comparable(text: str) -> str | tuple[str, int]:
+    # Only these are known to be the same in two forms: what is behind `--`, or a module's, may differ by a quote.
+    token = next(iter(split(text)), None)
+    size = _page_size(token) if token else 0
+    return (normal_key(token.key), size) if token and size else text
+
+
+def _in_order(tokens: list[tuple[str, str | int | None]], wanted: list[tuple[str, str | int | None]]) -> bool:
     rest = iter(tokens)
     return all(token in rest for token in wanted)
 

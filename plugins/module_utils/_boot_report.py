@@ -4,13 +4,12 @@
 from __future__ import annotations
 
 import errno
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from ._boot_backend import Backend, running_line
-from ._boot_effect import needs_boot, shortfall, split_line, token_key
+from ._boot_effect import beyond, needs_boot, shortfall, split_line, token_key
 from ._boot_types import BootError, Entry, LineToken, Problem
 from ._bootloader import detect
 from ._cmdline import normal_key, split
@@ -160,17 +159,11 @@ def foreign_staged(
         return []
     names = {normal_key(key) for key in keys}
     maybe = set(entry.unresolved) if entry else set()
-    written = {t.text: t.source for t in [*(entry.tokens if entry else ()), *places] if t.source}
-    now, left, found = split_line(running), Counter(ours), []
-    for text in split_line(line):
-        if left[text]:
-            left[text] -= 1
-        elif text in now:
-            now.remove(text)
-        elif text not in maybe:
-            place = f" ({written[text]})" if text in written else ""
-            found.append(f"only in the next boot: {text}{place}")
-    gone = [text for text in now if text not in maybe and token_key(text) not in names]
+    written = {t.text: f" ({t.source})" for t in [*(entry.tokens if entry else ()), *places] if t.source}
+    now, then = split_line(running), beyond(split_line(line), ours)
+    come = [text for text in beyond(then, now) if text not in maybe]
+    gone = [text for text in beyond(now, then) if text not in maybe and token_key(text) not in names]
+    found = [f"only in the next boot: {text}{written.get(text, '')}" for text in come]
     return found + [f"only in the running kernel: {text}" for text in gone]
 
 

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from . import _cmdline
-from ._boot_effect import Concern, contradicting, effect_of, ignored_by_kernel, needs_boot, shortfall
+from ._boot_effect import Concern, beyond, contradicting, effect_of, ignored_by_kernel, needs_boot, shortfall
 from ._boot_report import foreign_staged, overridden, verdict
 from ._boot_types import LineToken
 from ._checks_cpus import listed
@@ -223,14 +223,9 @@ def check_effect(ctx: Context) -> Iterator[Result]:
 
 def _against(wanted: list[str], line: Line) -> list[str]:
     """The foreign tokens of LINE on account of which WANTED, ours, do not do what they ask."""
-    foreign, ours = [], list(wanted)
-    for token in line.tokens:
-        if token in ours:
-            ours.remove(token)
-        else:
-            foreign.append(LineToken(token))
-    if ours:
+    if beyond(wanted, line.tokens):
         return []
+    foreign = [LineToken(text) for text in beyond(line.tokens, wanted)]
     return [token.text for token in contradicting(foreign, wanted, line.facts)]
 
 

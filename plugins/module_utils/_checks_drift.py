@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from . import _cmdline
-from ._boot_effect import split_line, token_key
+from ._boot_effect import beyond, split_line, token_key
 from ._boot_owners import OURS, TunedArgument, owner_of, tuned_arguments
 from ._checks_boot import own_keys, variable_of
 from ._checks_host import Check, Context
@@ -51,12 +50,12 @@ def _drift(ctx: Context, identity: str, before: tuple[str, Line], after: tuple[s
     entry = layers_of(ctx).entry
     maybe = set(entry.unresolved) if entry else set()
     left, right = (
-        Counter(t for t in _of_keys(split_line(line.text), (*TUNING_KEYS, *own_keys(ctx))) if t not in maybe)
+        [t for t in _of_keys(split_line(line.text), (*TUNING_KEYS, *own_keys(ctx))) if t not in maybe]
         for _layer, line in (before, after)
     )
     rows: dict[str, list[dict[str, Any]]] = {}
     for (layer, line), mine, other in ((before, left, right), (after, right, left)):
-        found = [_row(ctx, token, line) for token in (mine - other).elements()]
+        found = [_row(ctx, token, line) for token in beyond(mine, other)]
         if found:
             rows[f"only_{layer}"] = found
     return judge(
@@ -110,13 +109,8 @@ def check_owners(ctx: Context) -> Iterator[Result]:
         line, identity = line_of(ctx, layer), f"boot.owner.{layer}"
         if isinstance(line, NoLine):
             continue  # boot.tokens says why
-        ours = Counter(ctx.tokens())
-        rows = []
-        for token in _of_keys(line.tokens, own_keys(ctx)):
-            if ours[token]:
-                ours[token] -= 1
-            else:
-                rows.append(_row(ctx, token, line))
+        foreign = beyond(_of_keys(line.tokens, own_keys(ctx)), ctx.tokens())
+        rows = [_row(ctx, token, line) for token in foreign]
         yield _foreign(identity, layer, rows, line.file)
     rows = [
         {"token": item.text, "file": f"{item.file}:{item.line}", "owner": "tuned"}

@@ -133,6 +133,25 @@ def test_arguments_are_the_same_as_the_kernel_compares_them(
     assert running(tmp_path, f"ro {line}\n", want=[want])["wanted"]["live"] is live
 
 
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("hugepagesz=1048576K hugepages=2 hugepagesz=2048kB hugepages=512", None),
+        ("hugepagesz=0x40000000 hugepages=2 hugepagesz=2048k hugepages=512", None),
+        ("hugepagesz=2048K hugepages=512 hugepagesz=1048576K hugepages=2", "wrong_order"),
+        ("hugepagesz=2048M hugepages=2 hugepagesz=2048K hugepages=512", "missing_tokens"),
+        ("default_hugepagesz=1048576K hugepages=2 hugepagesz=2048K hugepages=512", "missing_tokens"),
+        ("hugepagesz=1G hugepagesz=1048576K hugepages=2 hugepagesz=2M hugepages=512", "different_effect"),
+    ],
+)
+def test_a_page_size_is_the_same_however_it_is_written(tmp_path: Path, line: str, reason: str | None) -> None:
+    want = ["hugepagesz=1G", "hugepages=2", "hugepagesz=2M", "hugepages=512"]
+    judged = running(tmp_path, line, want=want)["wanted"]
+    assert (judged["layers"]["running"], judged["live"]) == ("fail" if reason else "pass", not reason)
+    if reason:
+        assert judged["reason"] == reason
+
+
 def test_an_unterminated_quote_swallows_the_rest(tmp_path: Path) -> None:
     result = running(tmp_path, 'ro x="a b hugepages=512', want=["hugepages=512"])
     assert result["running"]["tokens"] == [["ro", None], ["x", "a b hugepages=512"]]

@@ -369,6 +369,18 @@ def test_the_owner_of_a_foreign_argument_is_named_in_each_layer(host: Path) -> N
     assert rows["boot.drift.running"]["observed"] == {}
 
 
+@pytest.mark.parametrize("path", ["/proc/cmdline", vh.GRUB_CFG])
+def test_a_page_size_in_other_units_is_no_other_one(host: Path, path: str) -> None:
+    replace(host, path, "hugepagesz=2M", "hugepagesz=2048K")
+    replace(host, path, "hugepagesz=1G", "hugepagesz=1048576kB")
+    assert of_status(verify(host), "fail", "warn") == []
+    replace(host, path, "hugepagesz=2048K", "hugepagesz=4096K")
+    rows = {name: row["status"] for name, row in by_id(verify(host)).items() if name.startswith("boot.")}
+    layer = "running" if path == "/proc/cmdline" else "next_boot"
+    assert rows[f"boot.tokens.{layer}"] == rows["boot.pending_reboot"] == "fail", rows
+    assert rows[f"boot.drift.{layer}"] == "warn", rows
+
+
 def test_our_own_drift_names_the_variable(host: Path) -> None:
     replace(host, "/proc/cmdline", " nohz_full=1,3", "")
     row = by_id(verify(host))["boot.drift.running"]
@@ -708,9 +720,11 @@ def test_what_is_closed_hides_neither_a_drop_in_nor_stale_files(host: Path) -> N
     assert "pass" not in [row["status"] for row in stale]
 
 
-@pytest.mark.parametrize("path", ["/etc/tmpfiles.d/x.conf", "/etc/tuned/active_profile"])
+@pytest.mark.parametrize("path", ["/etc/tmpfiles.d/x.conf", "/run/tmpfiles.d", "/etc/tuned/active_profile"])
 def test_a_file_of_another_writer_that_cannot_be_read_hides_no_sysctl(host: Path, path: str) -> None:
-    (host / path.lstrip("/")).mkdir(parents=True)
+    closed = host / path.lstrip("/")
+    closed.parent.mkdir(parents=True, exist_ok=True)
+    closed.symlink_to(closed.name)
     rows = by_id(verify(host))
     assert rows["vm_sysctls.next_boot.vm.swappiness"]["status"] == "pass"
     kind = "tmpfiles" if "tmpfiles" in path else "other_writers"
