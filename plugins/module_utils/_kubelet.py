@@ -58,6 +58,10 @@ def quantity(value: Any) -> int:
     return int(found)
 
 
+class NotAPod(ValueError):
+    """An object that stands where a pod of the node is wanted."""
+
+
 def page_kb(resource: str) -> int | None:
     """The page size in kB of a resource `hugepages-2Mi`; None for another resource. Raises ValueError."""
     if not resource.startswith(_RESOURCE):
@@ -146,8 +150,8 @@ def requested(pods: Iterable[Mapping[str, Any]]) -> dict[int, int]:
 
     Init containers run one after the other, before the others; one with restartPolicy Always (a sidecar) runs on. Of
     pods that have ended (Succeeded, Failed) nothing counts. Limits of the pod itself (from Kubernetes 1.34) count in
-    the place of those of its containers. A List stands for its items. Raises ValueError, for a template too: how many
-    of its pods are on the node it does not say.
+    the place of those of its containers. A List stands for its items. Raises ValueError, and NotAPod for a template
+    too: how many of its pods are on the node it does not say.
     """
     total: dict[int, int] = {}
     for pod in _unpacked(pods):
@@ -173,10 +177,10 @@ def requested(pods: Iterable[Mapping[str, Any]]) -> dict[int, int]:
 
 
 def _unpacked(pods: Iterable[Any]) -> Iterator[Mapping[str, Any]]:
-    """PODS, with the items of a List in its place. Raises ValueError for what is no pod."""
+    """PODS, with the items of a List in its place. Raises NotAPod."""
     for pod in pods:
         if not isinstance(pod, Mapping):
-            raise ValueError(f"not a pod: {pod!r}")
+            raise NotAPod(f"not a pod: {pod!r}")
         if isinstance(pod.get("items"), list):
             yield from _unpacked(pod["items"])
             continue
@@ -184,7 +188,7 @@ def _unpacked(pods: Iterable[Any]) -> Iterator[Mapping[str, Any]]:
         if isinstance(spec, Mapping) and ("template" in spec or "jobTemplate" in spec):
             name = (pod.get("metadata") or {}).get("name")
             kind = pod.get("kind") or "object"
-            raise ValueError(f"{kind} {name!r} holds a template, not the pods on the node: give the pods themselves")
+            raise NotAPod(f"{kind} {name!r} holds a template, not the pods on the node: give the pods themselves")
         yield pod
 
 

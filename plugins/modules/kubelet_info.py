@@ -35,7 +35,7 @@ options:
   pods_on_node:
     description:
       - Whether O(pods) are all pods of the node, so that their limits are what its pods may use.
-      - A List stands for its items. A template, as a Deployment has it, is refused.
+      - A List stands for its items. A template, as a Deployment has it, is refused (V(not_a_pod)).
     type: bool
     default: false
   sysroot:
@@ -113,6 +113,7 @@ reason:
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.firsttouch.host.plugins.module_utils._hugepages import read_pools
 from ansible_collections.firsttouch.host.plugins.module_utils._kubelet import (
+    NotAPod,
     capacity_of,
     check_pod,
     huge_resources,
@@ -167,7 +168,8 @@ def main():
         try:
             nodes = result["node_results"] = node_rows(module.params)
         except ValueError as exc:
-            module.fail_json(msg=str(exc), reason="bad_quantity")
+            reason = "not_a_pod" if isinstance(exc, NotAPod) else "bad_quantity"
+            module.fail_json(msg=str(exc), reason=reason)
     verdict, reason = worst([*pods, *nodes])
     module.exit_json(changed=False, verdict=verdict, reason=reason, **result)
 

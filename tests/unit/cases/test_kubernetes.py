@@ -262,6 +262,15 @@ def test_what_cannot_be_read_is_not_evaluated(tmp_path: Path) -> None:
     assert info(tmp_path)["reason"] == "nothing_given"
 
 
+def test_a_template_is_no_pod_of_the_node(tmp_path: Path) -> None:
+    web = {"kind": "Deployment", "metadata": {"name": "web"}, "spec": {"template": {"spec": {"containers": [{}]}}}}
+    node = {"capacity": {"hugepages-2Mi": "0"}}
+    asked = {"sysroot": str(tmp_path), "pods": [web], "pods_on_node": True, "node": node}
+    result = run_module("kubelet_info", asked)
+    assert (result["failed"], result["reason"]) == (True, "not_a_pod")
+    assert "Deployment 'web'" in result["msg"]
+
+
 @pytest.mark.parametrize(
     "args",
     [

@@ -6,7 +6,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ansible_collections.firsttouch.host.plugins.module_utils._kubelet import page_kb, quantity, requested
+from ansible_collections.firsttouch.host.plugins.module_utils._kubelet import (
+    NotAPod,
+    page_kb,
+    quantity,
+    requested,
+)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +75,7 @@ def test_a_list_stands_for_its_pods() -> None:
 @pytest.mark.parametrize("spec", ["template", "jobTemplate"])
 def test_a_template_tells_no_pods_of_a_node(spec: str) -> None:
     web = {"kind": "Deployment", "metadata": {"name": "web"}, "spec": {spec: {}}}
-    with pytest.raises(ValueError, match="Deployment 'web' holds a template"):
+    with pytest.raises(NotAPod, match="Deployment 'web' holds a template"):
         requested([{"kind": "List", "items": [web]}])
-    with pytest.raises(ValueError, match="not a pod: 3"):
+    with pytest.raises(NotAPod, match="not a pod: 3"):
         requested([{"kind": "List", "items": [3]}])
