@@ -306,8 +306,3 @@ def pages_of(pools: list[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
         f"{row['size_kb']}kB": {str(node): int(count) for node, count in row["nodes"].items()}
         for row in pools
     }
-
-
-def offline(root: str) -> bool:
-    """Whether ROOT is no running host with systemd."""
-    return os.path.realpath(root) != "/" or not os.path.isdir("/run/systemd/system")

@@ -14,7 +14,7 @@ from typing import Any
 from ._files import atomic_write, list_dir, read_text, remove, resolve
 from ._services import DROPIN_TEXT, TABLE, dropin, unit_file
 from ._systemd import MARKER, UNIT_DIR
-from ._systemd_units import Run, UnitError
+from ._systemd_units import Run, UnitError, show
 
 _RUNS = ("active", "reloading", "refreshing", "activating")
 _WORDS = ("inactive", "active")
@@ -111,19 +111,13 @@ def differences(
 
 def read_states(run: Run, units: Sequence[str]) -> dict[str, State]:
     """What systemd says of UNITS. Raises UnitError `systemctl_failed`."""
-    fields = "ActiveState,MainPID,NeedDaemonReload"
-    code, out, err = run(["show", f"--property={fields}", "--", *units])
-    texts = [text for text in out.split("\n\n") if text.strip()]
-    blocks = [dict(line.split("=", 1) for line in text.splitlines() if "=" in line) for text in texts]
-    if code != 0 or len(blocks) != len(units):
-        raise UnitError("systemctl_failed", f"systemctl show: {(err or out).strip()}", units[0])
     return {
         unit: State(
             block.get("ActiveState") in _RUNS,
             int(block.get("MainPID") or 0),
             block.get("NeedDaemonReload") == "yes",
         )
-        for unit, block in zip(units, blocks)
+        for unit, block in show(run, units, "ActiveState,MainPID,NeedDaemonReload").items()
     }
 
 

@@ -22,6 +22,7 @@ _FOLDERS = (".wants", ".requires", ".upholds")
 _VENDOR_DIRS = tuple(f"{top}/systemd/system" for top in ("/run", "/usr/local/lib", "/usr/lib", "/lib"))
 _ACTIVE = ("active", "reloading", "refreshing")
 _STATUS_LINES = 12
+_SHOWN = "Id,ActiveState,SubState,LoadState,NeedDaemonReload"
 
 
 class UnitError(ValueError):
@@ -110,6 +111,32 @@ class Plan:
         return sorted(rows, key=lambda row: str(row["resource"]))
 
 
+def systemctl(module: Any, **options: Any) -> Run | None:
+    """A function that runs systemctl by run_command() of MODULE, an AnsibleModule, with OPTIONS.
+
+    None for an offline tree, and for a host that systemd does not run.
+    """
+    if os.path.realpath(module.params["sysroot"]) != "/" or not os.path.isdir("/run/systemd/system"):
+        return None
+    program = module.get_bin_path("systemctl", required=True)
+
+    def run(arguments: Sequence[str]) -> tuple[int, str, str]:
+        code, out, err = module.run_command([program, *arguments], environ_update={"LC_ALL": "C"}, **options)
+        return code, out, err
+
+    return run
+
+
+def show(run: Run, names: Sequence[str], fields: str) -> dict[str, dict[str, str]]:
+    """The FIELDS of each of the units NAMES as systemd has them. Raises UnitError `systemctl_failed`."""
+    code, out, err = run(["show", f"--property={fields}", "--", *names])
+    texts = [text for text in out.split("\n\n") if text.strip()]
+    blocks = [dict(line.split("=", 1) for line in text.splitlines() if "=" in line) for text in texts]
+    if code != 0 or len(blocks) != len(names):
+        raise UnitError("systemctl_failed", f"systemctl show: {(err or out).strip()}", names[0])
+    return dict(zip(names, blocks))
+
+
 def make_plan(
     root: str, units: Sequence[Wanted], absent: Iterable[str], run: Run | None, boots: bool = False
 ) -> Plan:
@@ -128,7 +155,7 @@ def make_plan(
             raise UnitError("bad_name", str(exc), name) from exc
         if names.count(name) > 1:
             raise UnitError("duplicate_unit", f"{name} is named twice", name)
-    states = _show(run, names) if run and names else {}
+    states = show(run, names, _SHOWN) if run and names else {}
     plan = Plan(root, [], boots)
     for unit in units:
         plan.steps.append(_wanted_step(plan, unit, states.get(unit.name) if run else None))
@@ -244,16 +271,6 @@ def _links_to(root: str, name: str) -> list[str]:
     return found
 
 
-def _show(run: Run, names: Sequence[str]) -> dict[str, dict[str, str]]:
-    fields = "Id,ActiveState,SubState,LoadState,NeedDaemonReload"
-    code, out, err = run(["show", f"--property={fields}", "--", *names])
-    texts = [text for text in out.split("\n\n") if text.strip()]
-    blocks = [dict(line.split("=", 1) for line in text.splitlines() if "=" in line) for text in texts]
-    if code != 0 or len(blocks) != len(names):
-        raise UnitError("systemctl_failed", f"systemctl show: {(err or out).strip()}", names[0])
-    return dict(zip(names, blocks))
-
-
 def apply_plan(plan: Plan, run: Run | None) -> None:
     """Carry PLAN out: stop, write, link, reload once, start. Raises UnitError (`unit_failed`), OSError."""
     if run:
@@ -281,7 +298,7 @@ def apply_plan(plan: Plan, run: Run | None) -> None:
 def _stop(plan: Plan, run: Run, steps: Sequence[Step]) -> None:
     for step in steps:
         code, out, err = run(["stop", "--", step.name])
-        if code == 0 and _show(run, [step.name])[step.name].get("ActiveState") not in _ACTIVE:
+        if code == 0 and show(run, [step.name], _SHOWN)[step.name].get("ActiveState") not in _ACTIVE:
             continue
         if not step.name.endswith(".mount"):
             raise UnitError("unit_failed", f"{step.name} does not stop: {(err or out).strip()}", step.name)
@@ -295,7 +312,7 @@ def _start(run: Run, verb: str, steps: Sequence[Step]) -> None:
     if not names:
         return
     code, out, err = run([verb, "--", *names])
-    states = _show(run, names)
+    states = show(run, names, _SHOWN)
     for name in names:
         if states[name].get("ActiveState") in _ACTIVE:
             continue

@@ -92,26 +92,10 @@ unit:
   sample: tuned.service
 """
 
-import os
-from collections.abc import Sequence
-
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.firsttouch.host.plugins.module_utils import _service_state, _services
 from ansible_collections.firsttouch.host.plugins.module_utils._files import check_root, refusal
-from ansible_collections.firsttouch.host.plugins.module_utils._systemd_units import Run, UnitError
-
-
-def _runner(module: AnsibleModule) -> Run | None:
-    """A function that runs systemctl, or None for an offline tree and for a host without systemd."""
-    if os.path.realpath(module.params["sysroot"]) != "/" or not os.path.isdir("/run/systemd/system"):
-        return None
-    systemctl = module.get_bin_path("systemctl", required=True)
-
-    def run(arguments: Sequence[str]) -> tuple[int, str, str]:
-        code, out, err = module.run_command([systemctl, *arguments], environ_update={"LC_ALL": "C"})
-        return code, out, err
-
-    return run
+from ansible_collections.firsttouch.host.plugins.module_utils._systemd_units import UnitError, systemctl
 
 
 def main() -> None:
@@ -125,7 +109,7 @@ def main() -> None:
     )
     given = module.params
     found = {unit: row for unit, row in given["found"].items() if isinstance(row, dict)}
-    run = _runner(module)
+    run = systemctl(module)
     try:
         check_root(given["sysroot"])
         plan = _service_state.hold_plan(given["sysroot"], given["stop"], found, run)

@@ -73,26 +73,10 @@ reason:
   sample: foreign_file
 """
 
-import os
-from collections.abc import Sequence
-
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.firsttouch.host.plugins.module_utils import _irqbalance, _service_state
 from ansible_collections.firsttouch.host.plugins.module_utils._files import check_root, read_text, refusal
-from ansible_collections.firsttouch.host.plugins.module_utils._systemd_units import Run, UnitError
-
-
-def _runner(module: AnsibleModule) -> Run | None:
-    """A function that runs systemctl, or None for an offline tree and for a host without systemd."""
-    if os.path.realpath(module.params["sysroot"]) != "/" or not os.path.isdir("/run/systemd/system"):
-        return None
-    systemctl = module.get_bin_path("systemctl", required=True)
-
-    def run(arguments: Sequence[str]) -> tuple[int, str, str]:
-        code, out, err = module.run_command([systemctl, *arguments], environ_update={"LC_ALL": "C"})
-        return code, out, err
-
-    return run
+from ansible_collections.firsttouch.host.plugins.module_utils._systemd_units import UnitError, systemctl
 
 
 def _environ(pid: int) -> str | None:
@@ -111,7 +95,7 @@ def main() -> None:
     )
     given = module.params
     root = given["sysroot"]
-    run = _runner(module)
+    run = systemctl(module)
     try:
         check_root(root)
         plan = _irqbalance.make_plan(root, given["mode"], given["isolated"], given["found"], run, _environ)

@@ -111,34 +111,18 @@ file:
   sample: /var/lib/kubelet/cpu_manager_state
 """
 
-from collections.abc import Sequence
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.firsttouch.host.plugins.module_utils import _kubelet_apply
 from ansible_collections.firsttouch.host.plugins.module_utils._files import refusal
-from ansible_collections.firsttouch.host.plugins.module_utils._systemd_units import Run, UnitError
+from ansible_collections.firsttouch.host.plugins.module_utils._systemd_units import UnitError, systemctl
 from ansible_collections.firsttouch.host.plugins.module_utils._topology import read_topology
-
-
-def _runner(module: AnsibleModule) -> Run | None:
-    """A function that runs systemctl, or None for an offline tree and for a host without systemd."""
-    if _kubelet_apply.offline(module.params["sysroot"]):
-        return None
-    systemctl = module.get_bin_path("systemctl", required=True)
-
-    def run(arguments: Sequence[str]) -> tuple[int, str, str]:
-        # An OSError is raised, where run_command() would end the module with the kubelet stopped.
-        code, out, err = module.run_command(
-            [systemctl, *arguments], environ_update={"LC_ALL": "C"}, handle_exceptions=False
-        )
-        return code, out, err
-
-    return run
 
 
 def _run(module: AnsibleModule) -> None:
     given = module.params
-    run = _runner(module)
+    # An OSError is raised, where run_command() would end the module with the kubelet stopped.
+    run = systemctl(module, handle_exceptions=False)
     pages = _kubelet_apply.pages_of(given["pools"]) if module.check_mode else {}
     plan = _kubelet_apply.make_plan(
         given["sysroot"],

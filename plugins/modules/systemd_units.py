@@ -120,26 +120,10 @@ unit:
 """
 
 import os
-from collections.abc import Sequence
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.firsttouch.host.plugins.module_utils import _systemd_units
 from ansible_collections.firsttouch.host.plugins.module_utils._files import check_root, refusal
-
-
-def _runner(module: AnsibleModule) -> _systemd_units.Run | None:
-    """A function that runs systemctl, or None for an offline tree."""
-    if os.path.realpath(module.params["sysroot"]) != "/":
-        return None
-    if not os.path.isdir("/run/systemd/system"):
-        module.fail_json(msg="systemd does not run this host, so no unit can be set up", reason="no_systemd")
-    systemctl = module.get_bin_path("systemctl", required=True)
-
-    def run(arguments: Sequence[str]) -> tuple[int, str, str]:
-        code, out, err = module.run_command([systemctl, *arguments], environ_update={"LC_ALL": "C"})
-        return code, out, err
-
-    return run
 
 
 def _diff(plan: _systemd_units.Plan) -> list[dict[str, str]]:
@@ -158,7 +142,9 @@ def _diff(plan: _systemd_units.Plan) -> list[dict[str, str]]:
 def _run(module: AnsibleModule) -> None:
     params = module.params
     units = [_systemd_units.Wanted(**unit, restart=unit["name"] in params["restart"]) for unit in params["units"]]
-    run = _runner(module)
+    run = _systemd_units.systemctl(module)
+    if run is None and os.path.realpath(params["sysroot"]) == "/":
+        module.fail_json(msg="systemd does not run this host, so no unit can be set up", reason="no_systemd")
     boots = params["boots"] and module.check_mode
     plan = _systemd_units.make_plan(params["sysroot"], units, params["absent"], run, boots)
     if module.check_mode:
