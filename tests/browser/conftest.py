@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,17 +13,9 @@ import pytest
 if TYPE_CHECKING:
     from webdriver import Browser
 
-ROOT = Path(__file__).resolve().parents[2]
-TREE = ROOT / "build" / "import"
-LINK = TREE / "ansible_collections" / "firsttouch" / "host"
-
-if not LINK.is_symlink():
-    LINK.parent.mkdir(parents=True, exist_ok=True)
-    with contextlib.suppress(FileExistsError):
-        LINK.symlink_to(ROOT)
-for path in (str(TREE), str(ROOT / "tests" / "unit"), str(Path(__file__).parent)):
-    if path not in sys.path:
-        sys.path.insert(0, path)
+HERE = str(Path(__file__).parent)
+if HERE not in sys.path:
+    sys.path.insert(0, HERE)
 
 
 @pytest.fixture(scope="session")

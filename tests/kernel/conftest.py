@@ -3,23 +3,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-TREE = ROOT / "build" / "import"
-LINK = TREE / "ansible_collections" / "firsttouch" / "host"
-
-if not LINK.is_symlink():
-    LINK.parent.mkdir(parents=True, exist_ok=True)
-    with contextlib.suppress(FileExistsError):  # another pytest process was first
-        LINK.symlink_to(ROOT)
-for path in (str(TREE), str(ROOT / "tests"), str(ROOT / "tests" / "unit"), str(Path(__file__).parent)):
-    if path not in sys.path:
-        sys.path.insert(0, path)
+HERE = str(Path(__file__).parent)
+if HERE not in sys.path:
+    sys.path.insert(0, HERE)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

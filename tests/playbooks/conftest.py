@@ -3,26 +3,39 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
+import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
-TREE = ROOT / "build" / "import"
-LINK = TREE / "ansible_collections" / "firsttouch" / "host"
-
-if not LINK.is_symlink():
-    LINK.parent.mkdir(parents=True, exist_ok=True)
-    with contextlib.suppress(FileExistsError):
-        LINK.symlink_to(ROOT)
-for path in (str(TREE), str(ROOT / "tests" / "unit")):
-    if path not in sys.path:
-        sys.path.insert(0, path)
+Playbook = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
 @pytest.fixture(scope="session")
 def collections() -> Path:
-    return Path(os.environ.get("FIRSTTOUCH_COLLECTIONS", TREE))
+    return Path(os.environ.get("FIRSTTOUCH_COLLECTIONS", ROOT / "build" / "import"))
+
+
+@pytest.fixture(scope="session")
+def ansible_playbook(collections: Path) -> Playbook:
+    """Run ansible-playbook with WORDS in FOLDER, where its home is too; nothing of the caller's settings counts."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("ANSIBLE_")}
+    program = Path(sys.executable).with_name("ansible-playbook")
+
+    def run(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [program, *words],
+            cwd=folder,
+            env={**kept, "ANSIBLE_HOME": str(folder / "home"), "ANSIBLE_COLLECTIONS_PATH": str(collections)},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=300,
+        )
+
+    return run

@@ -8,11 +8,7 @@ uses it.
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -43,7 +39,7 @@ PLAY = f"""
 
 
 @pytest.fixture(scope="module")
-def printed(collections: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+def printed(ansible_playbook: Any, tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("reboot")
     hosts = {}
     for name, (foreign, variables, _result) in HOSTS.items():
@@ -53,18 +49,8 @@ def printed(collections: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     common |= {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 1}
     (folder / "hosts.json").write_text(json.dumps({"all": {"hosts": hosts, "vars": common}}))
     (folder / "play.yml").write_text(PLAY)
-    kept = {key: value for key, value in os.environ.items() if not key.startswith("ANSIBLE_")}
-    program = Path(sys.executable).with_name("ansible-playbook")
-    done = subprocess.run(
-        [program, "--check", "-i", "hosts.json", "play.yml"],
-        cwd=folder,
-        env={**kept, "ANSIBLE_HOME": str(folder / "home"), "ANSIBLE_COLLECTIONS_PATH": str(collections)},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return done.stdout + done.stderr
+    done = ansible_playbook(folder, "--check", "-i", "hosts.json", "play.yml")
+    return str(done.stdout + done.stderr)
 
 
 def results(printed: str, host: str) -> list[tuple[str, str]]:

@@ -7,11 +7,7 @@ That a plan of one section has nothing of the others is tested with host_plan.
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -131,7 +127,7 @@ PLAYS: dict[str, tuple[list[str], bool, set[str]]] = {
 
 
 @pytest.fixture(scope="module")
-def left_to_others(collections: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
+def left_to_others(ansible_playbook: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     """By play, the roles that leave boot to another. Their tasks are skipped: nothing of this machine is looked at."""
     folder = tmp_path_factory.mktemp("roles")
     plays = []
@@ -157,16 +153,7 @@ def left_to_others(collections: Path, tmp_path_factory: pytest.TempPathFactory) 
             }
         )
     (folder / "plays.yml").write_text(json.dumps(plays))
-    kept = {key: value for key, value in os.environ.items() if not key.startswith("ANSIBLE_")}
-    done = subprocess.run(
-        [Path(sys.executable).with_name("ansible-playbook"), "-c", "local", "-i", "host,", "plays.yml"],
-        cwd=folder,
-        env={**kept, "ANSIBLE_HOME": str(folder / "home"), "ANSIBLE_COLLECTIONS_PATH": str(collections)},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = ansible_playbook(folder, "-c", "local", "-i", "host,", "plays.yml")
     assert done.returncode == 0, done.stdout + done.stderr
     answers = re.findall(r'"msg": "([\w ]+)=(.*)"$', done.stdout, re.MULTILINE)
     rows = {name: json.loads(json.loads(f'"{row}"')) for name, row in answers}

@@ -5,9 +5,7 @@ host has a Python, so that nothing can be changed whatever happens."""
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 from types import MappingProxyType
@@ -32,7 +30,7 @@ HOOK = """
 
 
 @pytest.fixture
-def rollout(collections: Path, tmp_path: Path) -> Any:
+def rollout(ansible_playbook: Any, tmp_path: Path) -> Any:
     """Run a playbook of the collection; the answer is the status, the batches in their order, and what was printed."""
     folder = tmp_path / "inventory"
     (folder / "hooks").mkdir(parents=True)
@@ -50,20 +48,8 @@ def rollout(collections: Path, tmp_path: Path) -> Any:
         }
         inventory = {"all": {"hosts": {host: own.get(host, {}) for host in HOSTS}, "vars": common}}
         (folder / "hosts.json").write_text(json.dumps(inventory))
-        kept = {key: value for key, value in os.environ.items() if not key.startswith("ANSIBLE_")}
-        env = {**kept, "ANSIBLE_HOME": str(tmp_path / "home"), "ANSIBLE_COLLECTIONS_PATH": str(collections)}
-        program = Path(sys.executable).with_name("ansible-playbook")
         hosts = ["-f", "4", "-i", str(folder / "hosts.json")]
-        command = [str(program), *hosts, f"firsttouch.host.{playbook}", *words]
-        done = subprocess.run(
-            command,
-            cwd=tmp_path,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = ansible_playbook(tmp_path, *hosts, f"firsttouch.host.{playbook}", *words)
         batches = list(dict.fromkeys(re.findall(r"batch=([\w,]*)=", done.stdout)))
         return done.returncode, [batch.split(",") for batch in batches], done.stdout + done.stderr
 
@@ -134,3 +120,14 @@ def test_a_host_runs_its_own_hook_whatever_the_first_host_has(rollout: Any, play
     assert told == ["n02"], out
     failed = re.findall(r"fatal: \[(n\d+)\]: FAILED! => .*The host stays out of service", out)
     assert sorted(failed) == ["n01", "n03"], out
+
+
+def test_what_is_refused_is_told_by_the_task_that_refuses_only(rollout: Any) -> None:
+    """In check mode, and refused before anything else: of this machine only the memory is looked at."""
+    asked = {"firsttouch_hugepages": [{"size": "1G", "count": 1 << 40}], "firsttouch_hook_before": None}
+    words = ["--check", "--limit", "n01"]
+    status, _batches, out = rollout(*words, **asked, ansible_python_interpreter=sys.executable)
+    told, stopped = " ".join(out.split()).split("TASK [Stop the rollout at a failed host]")
+    assert status == 2 and f"{1 << 40} pages of 1G" in told, out
+    assert f"{1 << 40} pages of 1G" not in stopped, out
+    assert "refused for pages_exceed_node" in stopped, out

@@ -4,9 +4,7 @@
 from __future__ import annotations
 
 import json
-import os
 import socket
-import subprocess
 import sys
 import tarfile
 from collections.abc import Iterator
@@ -115,7 +113,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory, closed_port: int) -> Path:
 
 
 @pytest.fixture
-def verify(fleet: Path, collections: Path, tmp_path: Path) -> Any:
+def verify(fleet: Path, ansible_playbook: Any, tmp_path: Path) -> Any:
     def run(
         *arguments: str,
         reports: Path | None = None,
@@ -123,24 +121,11 @@ def verify(fleet: Path, collections: Path, tmp_path: Path) -> Any:
         inventory: bool = True,
         playbook: str = "firsttouch.host.verify",
     ) -> Done:
-        kept = {key: value for key, value in os.environ.items() if not key.startswith("ANSIBLE_")}
-        env = {**kept, "ANSIBLE_HOME": str(tmp_path / "home"), "ANSIBLE_COLLECTIONS_PATH": str(collections)}
         where = reports or tmp_path / "reports"
         given = [] if reports else ["-e", f"firsttouch_report_dir={where}"]
         narrow = ["--limit", limit] if limit else []
-        program = Path(sys.executable).with_name("ansible-playbook")
         hosts = ["-i", str(fleet)] if inventory else []
-        command = [str(program), "-f", "6", *hosts, playbook, *narrow, *given, *arguments]
-        done = subprocess.run(
-            command,
-            cwd=tmp_path,
-            env=env,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=120,
-        )
+        done = ansible_playbook(tmp_path, "-f", "6", *hosts, playbook, *narrow, *given, *arguments)
         return Done(done.returncode, done.stdout + done.stderr, where)
 
     return run

@@ -10,11 +10,8 @@ from pathlib import Path
 
 import pytest
 
-TESTS = Path(__file__).resolve().parents[2]
 if sys.version_info < (3, 11):
     collect_ignore_glob = ["test_*.py"]
-if str(TESTS) not in sys.path:
-    sys.path.insert(0, str(TESTS))
 
 
 def wait_until(condition: Callable[[], object], limit: float = 30.0) -> None:

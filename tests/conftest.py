@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Make the checkout importable as the collection ansible_collections.firsttouch.host."""
+"""Make the checkout importable as the collection ansible_collections.firsttouch.host, and what the tests share."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import contextlib
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 TREE = ROOT / "build" / "import"
 LINK = TREE / "ansible_collections" / "firsttouch" / "host"
 
@@ -15,6 +15,6 @@ if not LINK.is_symlink():
     LINK.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(FileExistsError):  # another pytest process was first
         LINK.symlink_to(ROOT)
-for path in (str(TREE), str(Path(__file__).parent)):
+for path in (str(TREE), str(ROOT / "tests"), str(ROOT / "tests" / "unit")):
     if path not in sys.path:
         sys.path.insert(0, path)
