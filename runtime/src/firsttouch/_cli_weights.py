@@ -153,12 +153,19 @@ def _positive(text: str) -> int:
 
 
 def _place(args: argparse.Namespace) -> dict[str, Any]:
-    """policy and nodes of load() from the options."""
+    """What plan() and load() both take of the options: the image's name, where it lies and in which pages."""
+    place = {
+        "name": args.name,
+        "directory": args.dir,
+        "page": args.page,
+        "fallback": args.fallback,
+        "align": args.align,
+    }
     for option in ("node", "interleave", "prefer", "replicate"):
         text = getattr(args, option)
         if text is not None:
-            return {"policy": "bind" if option == "node" else option, "nodes": _nodes(text, args.page)}
-    return {}
+            return {**place, "policy": "bind" if option == "node" else option, "nodes": _nodes(text, args.page)}
+    return place
 
 
 def _nodes(text: str, page: str) -> list[int]:
@@ -181,11 +188,6 @@ def _page_bytes(page: str) -> int:
 def _plan(args: argparse.Namespace) -> dict[str, Any]:
     plan = weights.plan(
         args.model,
-        name=args.name,
-        directory=args.dir,
-        page=args.page,
-        fallback=args.fallback,
-        align=args.align,
         apply=args.apply,
         **_place(args),
     )
@@ -240,11 +242,6 @@ def _loaded(args: argparse.Namespace, **more: Any) -> dict[str, Any]:
     with _progress.Progress(sys.stderr, quiet) as progress:
         image = weights.load(
             args.model,
-            name=args.name,
-            directory=args.dir,
-            page=args.page,
-            fallback=args.fallback,
-            align=args.align,
             checksum=args.checksum,
             expect=_expected(args.expect),
             threads=args.threads,
