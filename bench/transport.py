@@ -10,7 +10,9 @@ noise.
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
+import operator
 import os
 import shutil
 import statistics
@@ -27,11 +29,11 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT / "runtime" / "src"))
 
-import _transport_cdf  # noqa: E402
-import _transport_faults  # noqa: E402
-from firsttouch import bench  # noqa: E402  the runtime is used from the checkout
-from firsttouch.bench import Ours, Peer, Result  # noqa: E402
-from firsttouch.errors import FirstTouchError  # noqa: E402
+import _transport_cdf  # noqa: E402  it imports the runtime, which is used from the checkout
+import _transport_faults  # noqa: E402  the same
+from firsttouch import bench  # noqa: E402  the same
+from firsttouch.bench import Ours, Peer, Result  # noqa: E402  the same
+from firsttouch.errors import FirstTouchError  # noqa: E402  the same
 
 ROUNDS = int(os.environ.get("FIRSTTOUCH_BENCH_ROUNDS", "5"))
 CALLS = int(os.environ.get("FIRSTTOUCH_BENCH_CALLS", "4000"))
@@ -108,7 +110,7 @@ def peers() -> tuple[dict[str, Callable[[], Peer]], list[str]]:
             continue
         found[peer] = kind
         if peer == NAIVE:
-            found["naive shm locking each look"] = lambda kind=kind: kind(lock_looks=True)  # type: ignore[misc]
+            found["naive shm locking each look"] = functools.partial(kind, lock_looks=True)
         if peer == PICKLE:
             found.update(ours)
     return found, missing
@@ -217,7 +219,7 @@ def plain_rows(rounds: Rounds, names: list[str]) -> list[dict[str, Any]]:
     rows = []
     for name in names:
         for percent in (50, 99, 99.9):
-            value = median(rounds, ONE, name, lambda found, percent=percent: found.us(percent))  # type: ignore[misc]
+            value = median(rounds, ONE, name, operator.methodcaller("us", percent))
             rows.append(row(f"1 client, p{percent:g}: {name}", value, "us"))
         idle = median(rounds[:1], ONE, name, lambda found: found.idle_percent)
         ours = name == SHM
