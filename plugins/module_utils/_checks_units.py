@@ -131,20 +131,31 @@ def _assignments(value: str) -> list[tuple[str, str]]:
     return [(name, text) for name, equals, text in (word.partition("=") for word in words) if equals]
 
 
+def _names(prefix: str, instance: str, kind: str) -> Iterator[str]:
+    """The units whose drop-ins PREFIX[@INSTANCE].KIND has too, first those that count first.
+
+    The order is that of systemd's unit_file_find_dirs(): foo-bar@x, foo-bar@, foo-, foo-@x, foo-@.
+    """
+    yield f"{prefix}{instance}.{kind}"
+    if len(instance) > 1:
+        yield from _names(prefix, "@", kind)
+    dash = prefix[:-1].rfind("-")
+    if dash > 0:
+        yield from _names(prefix[: dash + 1], "" if instance == "@" else instance, kind)
+
+
 def beside(ctx: Context, name: str) -> Iterator[tuple[str, str]]:
     """(path, text) of each drop-in of unit NAME, and of a unit of that name that systemd reads instead of ours."""
     stem, _dot, kind = name.rpartition(".")
-    prefix, at, _instance = stem.partition("@")
-    units = [name, *([f"{prefix}@.{kind}"] if at else [])]
-    # foo-bar.service also has the drop-ins of foo-.service.
-    units += [f"{prefix[: end + 1]}.{kind}" for end, letter in enumerate(prefix) if letter == "-"]
-    folders = [(folder, [*units, kind]) for folder in _OWN_FOLDERS]
-    # What a distribution ships for all units of a kind is no affair of ours.
-    folders += [(folder, units) for folder in _VENDOR_FOLDERS]
+    prefix, at, instance = stem.partition("@")
+    units = [*dict.fromkeys(_names(prefix, at + instance, kind))]
+    folders = [(folder, units) for folder in (*_OWN_FOLDERS, *_VENDOR_FOLDERS)]
+    # Those for all units of a kind come after all others; what a distribution ships there is no affair of ours.
+    folders += [(folder, [kind]) for folder in _OWN_FOLDERS]
     seen: set[str] = set()
     for folder, names in folders:
         try:
-            if folder in _CONTROL and ctx.raw(f"{folder}/{name}"):
+            if folder in _CONTROL and names[0] == name and ctx.raw(f"{folder}/{name}"):
                 yield f"{folder}/{name}", ""
             for unit in names:
                 for entry in ctx.names(f"{folder}/{unit}.d") or []:

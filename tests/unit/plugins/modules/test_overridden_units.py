@@ -33,14 +33,16 @@ def rows(root: Path) -> dict[str, dict[str, Any]]:
 
 def recorded(root: Path, target: Path) -> Path:
     with tarfile.open(fileobj=io.BytesIO(collect(str(root)).archive)) as tar:
-        tar.extractall(target, **({"filter": "tar"} if hasattr(tarfile, "tar_filter") else {}))  # type: ignore[arg-type]
+        options: Any = {"filter": "tar"} if hasattr(tarfile, "tar_filter") else {}
+        tar.extractall(target, **options)
     return target
 
 
 @pytest.mark.parametrize("folder", [
     f"/etc/systemd/system.control/{SERVER}.d", f"/run/systemd/system.control/{SERVER}.d", f"{ETC}/{SERVER}.d",
     f"/run/systemd/system/{SERVER}.d", f"/usr/lib/systemd/system/{SERVER}.d", f"{ETC}/firsttouch-server@.service.d",
-    f"{ETC}/firsttouch-.service.d", f"{ETC}/service.d",
+    f"{ETC}/firsttouch-.service.d", f"{ETC}/firsttouch-@.service.d", f"{ETC}/firsttouch-@policy.service.d",
+    f"{ETC}/service.d",
 ])  # fmt: skip
 def test_a_dropin_that_takes_our_command_away_fails_wherever_it_lies(tmp_path: Path, folder: str) -> None:
     root = tmp_path / "host"
@@ -109,6 +111,26 @@ def test_a_dropin_is_hidden_by_an_empty_one_of_its_name_in_a_folder_that_comes_f
     put(tmp_path, f"{ETC}/{SERVER}.d/x.conf", "")
     put(tmp_path, "/usr/lib/systemd/system/service.d/10-timeout-abort.conf", "[Service]\nTimeoutStopSec=15\n")
     assert rows(tmp_path) == {}
+
+
+@pytest.mark.parametrize(
+    ("read", "hidden"),
+    [
+        (f"/run/systemd/system/{SERVER}.d", f"{ETC}/service.d"),
+        ("/usr/lib/systemd/system/firsttouch-.service.d", f"{ETC}/service.d"),
+        (f"{ETC}/firsttouch-@.service.d", f"/run/systemd/system/{SERVER}.d"),
+        (f"{ETC}/firsttouch-server@.service.d", f"{ETC}/firsttouch-.service.d"),
+        (f"{ETC}/firsttouch-.service.d", f"{ETC}/firsttouch-@policy.service.d"),
+        (f"{ETC}/firsttouch-@policy.service.d", f"{ETC}/service.d"),
+    ],
+)
+def test_of_two_dropins_of_one_name_systemd_reads_one(tmp_path: Path, read: str, hidden: str) -> None:
+    """As `systemd-analyze verify` of systemd 252 reads them; that of all services counts last, whatever its folder."""
+    vh.whole_host(tmp_path)
+    put(tmp_path, f"{hidden}/x.conf", "[Service]\nRestartSec=1\n")
+    put(tmp_path, f"{read}/x.conf", TAKES)
+    row = rows(tmp_path)[f"units.{SERVER}.dropins"]
+    assert row["observed"] == [f"{read}/x.conf"] and row["source"] == f"{read}/x.conf:2"
 
 
 def _relink(root: Path, path: str, target: str) -> None:
