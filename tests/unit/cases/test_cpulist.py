@@ -288,7 +288,7 @@ def predicted_cpus(text: str) -> list[int]:
         ("IRQBALANCE_BANNED_CPULIST=\n", "not_applicable", "no_setting"),
         (" IRQBALANCE_BANNED_CPULIST = 4-14 \n", "fail", "irq_on_isolated_cpu"),
         ("IRQBALANCE_BANNED_CPULIST=4-14,\\\n15\n", "pass", ""),
-        ("IRQBALANCE_BANNED_CPULIST=4-14,\\\n", "fail", "syntax"),
+        ("IRQBALANCE_BANNED_CPULIST=4-14,\\\n", "fail", "irq_on_isolated_cpu"),
         ("; x\nIRQBALANCE_BANNED_CPULIST='4-14'\",15\"\n", "pass", ""),
         ("IRQBALANCE_ARGS='\nIRQBALANCE_BANNED_CPULIST=4\n'\n", "not_applicable", "no_setting"),
     ],
