@@ -86,6 +86,7 @@ def run(ctx: Context, layers: Collection[str] = LAYERS, concerns: Collection[str
 
 def _run(ctx: Context, layers: Collection[str], concerns: Collection[str]) -> Iterator[Result]:
     orphaned = _orphaned(ctx)
+    unplanned = frozenset(refusal.variable for refusal in ctx.unplanned)
     for check in CHECKS:
         if check.always:
             yield from answered(check, ctx)
@@ -96,7 +97,7 @@ def _run(ctx: Context, layers: Collection[str], concerns: Collection[str]) -> It
         for result in answered(check, ctx, wanted[0]):
             ended = result.id == check.unanswered
             if ended or (result.layer in layers and (not concerns or result.concern in concerns)):
-                yield _unasked(result, orphaned)
+                yield _unasked(result, orphaned, unplanned)
 
 
 def _orphaned(ctx: Context) -> frozenset[str]:
@@ -106,12 +107,17 @@ def _orphaned(ctx: Context) -> frozenset[str]:
     return frozenset(f"{PREFIX}{name}" for name in names)
 
 
-def _unasked(result: Result, orphaned: frozenset[str]) -> Result:
-    """RESULT, a failure being a warning when every variable that would mend it is orphaned."""
-    if result.status != "fail" or not orphaned:
+def _unasked(result: Result, orphaned: frozenset[str], unplanned: frozenset[str]) -> Result:
+    """RESULT, a failure being a warning when every variable that would mend it is orphaned.
+
+    Of what is UNPLANNED nobody can tell whether it is asked for: it is not_recorded like the variable.
+    """
+    if result.status not in ("fail", "warn") or not (orphaned or unplanned):
         return result
     concerns = {PREFIX + name for names in CONCERN_VARIABLES.values() for name in names}
     named = set(re.findall(rf"{PREFIX}\w+", result.remedy)) & concerns
-    if not named or named - orphaned:
-        return result
-    return replace(result, status="warn", intended=False)
+    if named and named <= unplanned:
+        return replace(result, status="not_evaluated", reason="not_recorded", intended=False)
+    if result.status == "fail" and named and named <= orphaned:
+        return replace(result, status="warn", intended=False)
+    return result

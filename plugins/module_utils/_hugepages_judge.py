@@ -235,6 +235,8 @@ def _judge_size(
 
 def _impossible(want: Want, context: Context) -> tuple[str, str] | None:
     """A node that cannot hold pages, whatever the pools say."""
+    if context.topology.source == "unknown":
+        return None
     online = (
         context.topology.ids("online") if context.topology.source != "no_numa" else context.pool_nodes or [0]
     )

@@ -39,12 +39,16 @@ class IntentError(ValueError):
 
 @dataclass(frozen=True)
 class Refusal:
-    """One reason not to go on: a code, a sentence with numbers and remedy, the variable, machine-readable details."""
+    """One reason not to go on: a code, a sentence with numbers and remedy, the variable, machine-readable details.
+
+    `unrecorded`: nothing is wrong with the variable, but what it rests on was not recorded of the host.
+    """
 
     reason: str
     text: str
     variable: str
     details: Mapping[str, Any] = field(default_factory=dict)
+    unrecorded: bool = False
 
     def as_dict(self) -> dict[str, Any]:
         """The refusal as host_plan returns it."""
@@ -58,10 +62,10 @@ class Judge:
         self.refusals: list[Refusal] = []
         self.notes: list[dict[str, str]] = []
 
-    def refuse(self, reason: str, variable: str, text: str, **details: Any) -> None:
+    def refuse(self, reason: str, variable: str, text: str, unrecorded: bool = False, /, **details: Any) -> None:
         """Add a refusal about VARIABLE (without the prefix)."""
         name = PREFIX + variable
-        self.refusals.append(Refusal(reason, f"{name}: {text}", name, details))
+        self.refusals.append(Refusal(reason, f"{name}: {text}", name, details, unrecorded))
 
     def note(self, reason: str, variable: str, text: str) -> None:
         """Add a remark that stops nothing."""

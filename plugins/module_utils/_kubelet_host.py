@@ -49,7 +49,12 @@ _WORD_VARIABLE = re.compile(r"\$\{(\w+)\}")
 
 
 class KubeletError(ValueError):
-    """Why a kubelet's configuration is not known; `reason` is a code, `path` the file."""
+    """Why a kubelet's configuration is not known; `reason` is a code, `path` the file.
+
+    `unrecorded`: a sosreport does not tell of it.
+    """
+
+    unrecorded = False
 
     def __init__(self, reason: str, text: str, path: str) -> None:
         super().__init__(text)

@@ -12,8 +12,9 @@ from typing import Any
 
 from ._cpulist import CpuListError, format_list, parse
 from ._intent import IntentError, Judge, integer, mapping
-from ._plan_facts import Facts
+from ._plan_facts import Facts, refuse_without_nodes
 from ._topology import Topology
+from ._topology_cpus import CPU_DIR
 
 VARIABLE = "isolated_cpus"
 
@@ -23,7 +24,13 @@ def plan_isolation(intent: Mapping[str, Any], facts: Facts, judge: Judge) -> dic
     topology = facts.topology
     online = topology.cpus.online
     if not online:
-        judge.refuse("cpu_unknown", VARIABLE, "this host does not tell which CPUs are online")
+        unrecorded = facts.lack(f"{CPU_DIR}/online")
+        judge.refuse(
+            "cpu_unknown", VARIABLE, "this host does not tell which CPUs are online", unrecorded
+        )
+        return {}
+    # Those that are named need no node; only that each node keeps a CPU cannot be told then.
+    if isinstance(intent["isolated_cpus"], Mapping) and refuse_without_nodes(VARIABLE, facts, judge):
         return {}
     isolated = _wanted(intent["isolated_cpus"], topology, judge)
     if isolated is None:

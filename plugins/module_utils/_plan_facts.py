@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pwd
 import re
@@ -12,12 +13,15 @@ from typing import TYPE_CHECKING
 
 from . import _services, _thp, _watermark
 from ._cmdline import split
+from ._intent import Judge
 from ._kernel_args import KernelFacts
 from ._kernel_images import installed_releases
 from ._memory_slots import Slots, read_slots
 from ._sosreport import UNKNOWN
 from ._sysctl import normalize
 from ._topology import Topology, read_topology
+from ._topology_cpus import CPU_DIR
+from ._topology_nodes import NODE_DIR
 from ._tree import Tree
 from ._trust_signs import Signs, read_signs
 
@@ -46,6 +50,7 @@ class Facts:
     """One host as the plan sees it. What is None or empty is not known.
 
     slots: per page size in kB and node, the aligned windows of gigantic pages. line: the running command line.
+    claims_error: why claims is None. unrecorded: the paths that a sosreport does not tell of.
     """
 
     topology: Topology
@@ -56,6 +61,7 @@ class Facts:
     sysctls: Mapping[str, str | None] = field(default_factory=dict)
     thp: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     claims: tuple[_services.Claim, ...] | None = ()
+    claims_error: OSError | None = None
     has_proc_sys: bool = False
     zones: tuple[_watermark.Zone, ...] = ()
     min_free_kbytes: int | None = None
@@ -68,6 +74,20 @@ class Facts:
     kubelet: _kubelet_host.Kubelet | None = None
     kubelet_error: _kubelet_host.KubeletError | None = None
     warnings: tuple[str, ...] = ()
+    unrecorded: frozenset[str] = frozenset()
+
+    def lack(self, *paths: str) -> bool:
+        """Whether a sosreport does not tell of one of PATHS."""
+        return not self.unrecorded.isdisjoint(paths)
+
+
+def refuse_without_nodes(variable: str, facts: Facts, judge: Judge) -> bool:
+    """Whether the nodes of the host are not known, which VARIABLE rests on; it is refused then."""
+    if facts.topology.source != "unknown":
+        return False
+    text = f"{NODE_DIR} of this host cannot be read, so its nodes are not known; look at the host itself, as root"
+    judge.refuse("nodes_unknown", variable, text, facts.lack(NODE_DIR))
+    return True
 
 
 def read_facts(
@@ -86,8 +106,11 @@ def read_facts(
     tree = Tree(root)
     topo = topology if topology is not None else read_topology(root)
     zones, min_free, trouble = _read_zones(tree)
-    cpu_dir = set(tree.names("/sys/devices/system/cpu"))
-    return Facts(
+    cpu_dir = set(tree.names(CPU_DIR))
+    tree.names(NODE_DIR)
+    tree.text(f"{CPU_DIR}/online")
+    claims, claims_error = _claims(tree)
+    facts = Facts(
         topology=topo,
         kernels=installed_kernels(tree, topo, kernel),
         sizes_known=bool(topo.hugepage_sizes_kb) or bool(tree.names("/sys/kernel/mm")),
@@ -95,7 +118,8 @@ def read_facts(
         slots=_slots(tree, topo),
         sysctls={key: tree.text(f"/proc/sys/{normalize(key)}") for key in keys},
         thp=_thp_choices(tree),
-        claims=_claims(tree),
+        claims=claims,
+        claims_error=claims_error,
         has_proc_sys=bool(tree.names("/proc/sys/vm")),
         zones=zones,
         min_free_kbytes=min_free,
@@ -107,6 +131,7 @@ def read_facts(
         signs=read_signs(root),
         warnings=tuple(trouble),
     )
+    return replace(facts, unrecorded=frozenset(path for path, why in tree.trouble.items() if why == UNKNOWN))
 
 
 def with_kubelet(facts: Facts, root: str) -> Facts:
@@ -122,16 +147,16 @@ def with_kubelet(facts: Facts, root: str) -> Facts:
         if isinstance(exc, PermissionError):
             text += "; run as root, or give what the kubelet reserves"
         error = _kubelet_host.KubeletError("kubelet_unknown", text, str(exc.filename))
+        error.unrecorded = exc.errno == errno.ENODATA
         return replace(facts, kubelet_error=error)
 
 
-def _claims(tree: Tree) -> tuple[_services.Claim, ...] | None:
-    """What services set that may be in the way; None where a file of theirs cannot be read."""
+def _claims(tree: Tree) -> tuple[tuple[_services.Claim, ...] | None, OSError | None]:
+    """What services set that may be in the way; None where a file of theirs cannot be read, and why."""
     try:
-        return _services.read_claims(tree.root)
+        return _services.read_claims(tree.root), None
     except OSError as exc:
-        tree.trouble[str(exc.filename)] = exc.strerror or str(exc)
-        return None
+        return None, exc
 
 
 def _thp_choices(tree: Tree) -> dict[str, tuple[str, ...]]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from . import _systemd
 from ._intent import IntentError, Judge, byte_size, format_size, integer, listing, mapping, page_size_kb
-from ._plan_facts import Facts
+from ._plan_facts import Facts, refuse_without_nodes
 from ._plan_fit import check_fit, check_sizes
 from ._plan_fit import count as pages_of
 from ._topology import Topology, even_split
@@ -45,6 +45,8 @@ def plan_pools(
     if method not in METHODS:
         judge.refuse("bad_value", "hugepages_method", f"{method!r} is not one of {', '.join(METHODS)}")
     requests = parse_pools(intent["hugepages"], judge)
+    if refuse_without_nodes(VARIABLE, facts, judge):
+        return {}
     pools: dict[int, dict[int, int]] = {}
     for request in requests:
         for node, count in _split(request, facts.topology, judge).items():

@@ -14,7 +14,7 @@ from typing import Any
 from . import _kubelet_host
 from ._intent import PREFIX, IntentError, Judge, byte_size, mapping
 from ._kubelet_host import RESERVING, Kubelet, KubeletError, Reserved
-from ._plan_facts import Facts
+from ._plan_facts import Facts, refuse_without_nodes
 from ._topology_nodes import Node
 
 VARIABLE = "kubelet"
@@ -36,10 +36,11 @@ def plan_kubelet(value: Any, facts: Facts, planned: Mapping[str, Any], judge: Ju
     except IntentError as exc:
         judge.refuse("bad_value", VARIABLE, str(exc))
         return {}
-    if facts.kubelet_error is not None:
-        judge.refuse(
-            facts.kubelet_error.reason, VARIABLE, str(facts.kubelet_error), file=facts.kubelet_error.path
-        )
+    error = facts.kubelet_error
+    if error is not None:
+        judge.refuse(error.reason, VARIABLE, str(error), error.unrecorded, file=error.path)
+        return {}
+    if refuse_without_nodes(VARIABLE, facts, judge):
         return {}
     kubelet = facts.kubelet
     file = _file(wish, kubelet, judge)

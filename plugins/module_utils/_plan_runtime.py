@@ -24,7 +24,7 @@ from ._intent import (
     mapping,
     page_size_kb,
 )
-from ._plan_facts import Facts
+from ._plan_facts import Facts, refuse_without_nodes
 from ._topology import Topology
 
 STATES = ("present", "rollback")
@@ -62,6 +62,8 @@ def plan_state(value: Any, judge: Judge) -> str:
 
 def plan_models(value: Any, facts: Facts, hugepages: Mapping[str, Any], judge: Judge) -> list[Row]:
     """The rows of firsttouch_models; HUGEPAGES is that section of the plan, with pools and mounts."""
+    if refuse_without_nodes(MODELS, facts, judge):
+        return []
     return _rows(MODELS, value, judge, lambda row, what: _model(row, what, facts, hugepages))
 
 
@@ -69,6 +71,8 @@ def plan_servers(
     value: Any, facts: Facts, isolation: Mapping[str, Any], models: Iterable[Row], judge: Judge
 ) -> list[Row]:
     """The rows of firsttouch_servers; ISOLATION is that section of the plan. CPUs that are not named are given here."""
+    if refuse_without_nodes(SERVERS, facts, judge):
+        return []
     known = {row["name"] for row in models}
     isolated = parse(isolation.get("isolated") or "")
     rows = _rows(SERVERS, value, judge, lambda row, what: _server(row, what, facts.topology, isolated, known))

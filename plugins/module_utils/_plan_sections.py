@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -180,10 +181,11 @@ def services(job: Job) -> dict[str, Any]:
         text = f"{mode!r} is not one of {', '.join(_services.MODES)}"
         job.judge.refuse("bad_value", "conflicting_services", text)
     if job.facts.claims is None and mode == "stop":
-        text = (
-            "a file of tuned or another service cannot be read, so nobody can tell what it sets; run as root"
-        )
-        job.judge.refuse("services_unknown", "conflicting_services", text)
+        error = job.facts.claims_error
+        why = f"{error.filename}: {error.strerror}" if error else "a file of tuned or another service cannot be read"
+        text = f"{why}, so nobody can tell what the service sets; run as root"
+        unrecorded = error is not None and error.errno == errno.ENODATA
+        job.judge.refuse("services_unknown", "conflicting_services", text, unrecorded)
     found = _services.fights(job.facts.claims or (), job.planned)
     stop = sorted({fight.claim.unit for fight in found}) if mode == "stop" else []
     return {"variables": ["conflicting_services"], "mode": mode, "stop": stop, "tokens": []}

@@ -13,6 +13,7 @@ from ._plan_facts import Facts
 
 RT_RUNTIME = "kernel.sched_rt_runtime_us"
 RT_PERIOD = "kernel.sched_rt_period_us"
+MIN_FREE = "/proc/sys/vm/min_free_kbytes"
 SCALE_FACTOR = "vm.watermark_scale_factor"
 NUMA_BALANCING = "kernel.numa_balancing"
 _DEFAULT_PERIOD_US = 1_000_000
@@ -145,7 +146,8 @@ def plan_extra_free(
         return None
     if not facts.zones or facts.min_free_kbytes is None:
         why = "; ".join(facts.warnings) or "/proc/zoneinfo or vm.min_free_kbytes cannot be read"
-        judge.refuse("zones_unknown", name, f"{why}, so no watermark can be computed; leave it unset here")
+        text = f"{why}, so no watermark can be computed; leave it unset here"
+        judge.refuse("zones_unknown", name, text, facts.lack("/proc/zoneinfo", MIN_FREE))
         return None
     _check_known(SCALE_FACTOR, name, facts, judge)
     min_free = facts.min_free_kbytes

@@ -16,7 +16,7 @@ from ._cpulist import format_list
 from ._sosreport import UNKNOWN
 from ._topology_cpus import CPU_DIR, Cpus, Warnings, read_cpus
 from ._topology_host import Virtualization, read_host, read_virtualization
-from ._topology_nodes import POOL_DIR, Node, NodeLists, read_node_pools, read_nodes
+from ._topology_nodes import NODE_DIR, POOL_DIR, Node, NodeLists, read_node_pools, read_nodes
 from ._tree import Tree, id_list
 
 
@@ -39,8 +39,9 @@ class Topology:
 
     @property
     def readable(self) -> bool:
-        """Whether /sys was there at all: without it one node is all that is seen, and means nothing."""
-        return not any(row["reason"] == "no_sysfs" for row in self.warnings)
+        """Whether /sys was there, with CPUs and nodes: without it one node is all that is seen, and means nothing."""
+        known = self.source != "unknown" and bool(self.cpus.online)
+        return known and not any(row["reason"] == "no_sysfs" for row in self.warnings)
 
     def node(self, number: int) -> Node | None:
         """The online node NUMBER, or None."""
@@ -126,8 +127,9 @@ class Topology:
 def read_topology(root: str = "/", facts: Mapping[str, Any] | None = None) -> Topology:
     """Read the topology of the host whose root directory is ROOT; FACTS may add virtualization facts.
 
-    A kernel that shows no nodes reads as one node 0 with all online CPUs and memory, source `no_numa`. Never
-    raises for what a host shows; contradictions and unreadable files are `warnings`.
+    A kernel that shows no nodes reads as one node 0 with all online CPUs and memory, source `no_numa`. Where nobody can
+    tell whether it shows any there are none, source `unknown`. Never raises for what a host shows; contradictions and
+    unreadable files are `warnings`.
     """
     tree = Tree(root)
     warnings: Warnings = []
@@ -135,7 +137,9 @@ def read_topology(root: str = "/", facts: Mapping[str, Any] | None = None) -> To
     nodes, lists = read_nodes(tree, cpus.online, warnings)
     host = read_host(tree)
     source = "sysfs"
-    if not nodes:
+    if not nodes and NODE_DIR in tree.trouble:
+        source = "unknown"
+    elif not nodes:
         source = "no_numa"
         shown = bool(tree.names(CPU_DIR))
         nodes = (_only_node(tree, cpus, host.memory_bytes, shown),)
@@ -179,7 +183,7 @@ def judge_memory(nodes: tuple[Node, ...], memory_bytes: int | None) -> list[dict
     Both count pages of the page allocator; older kernels count holes and the kernel image on the nodes only.
     """
     sizes = [node.memory_bytes for node in nodes if node.memory_bytes is not None]
-    if len(sizes) < len(nodes) or not memory_bytes or abs(sum(sizes) - memory_bytes) * 10 <= memory_bytes:
+    if len(sizes) < max(len(nodes), 1) or not memory_bytes or abs(sum(sizes) - memory_bytes) * 10 <= memory_bytes:
         return []
     text = f"the nodes have {sum(sizes)} bytes of memory together, /proc/meminfo says {memory_bytes}"
     return [{"reason": "node_memory_disagrees", "text": text}]

@@ -7,12 +7,15 @@ from typing import Any
 
 from ._cpulist import parse
 from ._topology import Topology
+from ._topology_nodes import NODE_DIR
 
 _WORDS = {"online": "online nodes", "cpu_nodes": "nodes with CPUs", "memory_nodes": "nodes with memory"}
 
 
 def node_count(topology: Topology) -> dict[str, int | None]:
     """Number of nodes by counting policy; memory_nodes is None where a node's memory is not known."""
+    if topology.source == "unknown":
+        return dict.fromkeys(_WORDS)
     known = all(node.has_memory is not None for node in topology.nodes)
     return {
         "online": len(topology.nodes),
@@ -45,6 +48,9 @@ def judge_expectation(
     if require_distances:
         rows.append(_judge_distances(topology))
     if rows and not topology.readable:
+        if topology.source == "unknown":
+            text = f"{NODE_DIR} cannot be read, so nothing is known of nodes"
+            return _verdict("not_evaluated", "nodes_unknown", text)
         return _verdict(
             "not_evaluated", "no_sysfs", "the tree has no /sys/devices/system/cpu, so nothing is known"
         )

@@ -85,6 +85,8 @@ def _nodes(topology: Topology) -> Evidence:
     nodes = topology.ids("cpu")
     if topology.source == "no_numa":
         return Evidence(NODE_DIR, "the kernel shows no nodes", "nothing")
+    if topology.source == "unknown":
+        return Evidence(NODE_DIR, "nodes are not known", "nothing")
     source = f"{NODE_DIR}/online" if topology.source == "sysfs" else topology.source
     text = f"{_some(len(topology.nodes), 'node')}, {len(nodes)} with CPUs"
     return Evidence(source, text, "consistent" if len(nodes) > 1 else "nothing")
@@ -93,10 +95,12 @@ def _nodes(topology: Topology) -> Evidence:
 def _sockets(topology: Topology) -> Evidence:
     packages = topology.cpus.packages
     count = len(packages) or topology.cpus.counts.get("sockets")
-    source = _PACKAGE if topology.source in ("sysfs", "no_numa") else topology.source
+    source = _PACKAGE if topology.source in ("sysfs", "no_numa", "unknown") else topology.source
     nodes = len(topology.ids("cpu"))
     if not count:
         return Evidence(source, "sockets are not known", "nothing")
+    if topology.source == "unknown":
+        return Evidence(source, _some(count, "socket"), "nothing")
     text = f"{_some(count, 'socket')}, {_some(nodes, 'node')} with CPUs"
     guest = not topology.virtualization.bare_metal
     if guest and packages and count > 1 and all(package.cores == 1 for package in packages):

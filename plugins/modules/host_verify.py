@@ -212,7 +212,7 @@ import os
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.firsttouch.host.plugins.module_utils._checks import CONCERNS, run
 from ansible_collections.firsttouch.host.plugins.module_utils._checks_host import Context
-from ansible_collections.firsttouch.host.plugins.module_utils._intent import PREFIX, manages
+from ansible_collections.firsttouch.host.plugins.module_utils._intent import PREFIX, Refusal, manages
 from ansible_collections.firsttouch.host.plugins.module_utils._plan import facts_for, make_plan
 from ansible_collections.firsttouch.host.plugins.module_utils._record import StateError, read_plan
 from ansible_collections.firsttouch.host.plugins.module_utils._sosreport import of as sosreport
@@ -224,6 +224,16 @@ from ansible_collections.firsttouch.host.plugins.module_utils._verdict import (
     verdict,
 )
 from ansible_collections.firsttouch.host.plugins.module_utils._verify_view import host_view, plan_view
+
+# What is planned from the plan of another variable, in this order: without that it would be another one.
+RESTS_ON = {
+    "hugetlbfs_mounts": {"hugepages"},
+    "extra_free_bytes": {"hugepages"},
+    "irqbalance": {"isolated_cpus"},
+    "models": {"hugepages", "hugetlbfs_mounts", "isolated_cpus"},
+    "servers": {"isolated_cpus", "models"},
+    "kubelet": {"hugepages", "isolated_cpus"},
+}
 
 
 def context_of(module):
@@ -249,16 +259,17 @@ def context_of(module):
     intent = given["intent"]
     if recorded and not manages(intent):
         intent = {**recorded["intent"], **intent}
-    planned = make_plan(intent, facts_for(intent, root), recorded)
-    unknown = not_in_sosreport(root, planned.refusals)
-    if unknown:
-        left = {row.variable.removeprefix(PREFIX) for row in unknown}
-        intent = {name: value for name, value in intent.items() if name not in left}
-        planned = make_plan(intent, facts_for(intent, root), recorded)
+    planned, unknown = plan_of_recorded(intent, root, recorded)
     if planned.refusals:
         # A CPU or a DIMM that was lost must not end the look at everything else.
         return Context(
-            recorded or {}, root, recorded=recorded, unusable=unusable, refusals=planned.refusals, is_recorded=True
+            recorded or {},
+            root,
+            recorded=recorded,
+            unusable=unusable,
+            refusals=planned.refusals,
+            is_recorded=True,
+            unplanned=unknown,
         )
     # Through JSON, as the record went: its keys are text.
     plan = json.loads(json.dumps(planned.plan))
@@ -277,11 +288,24 @@ def reports_below(root):
     return [path for path in found if sosreport(os.path.realpath(path)) is not None]
 
 
-def not_in_sosreport(root, refusals):
-    """Those of REFUSALS of a host of which a sosreport does not tell what they need, where there are no others."""
-    if sosreport(os.path.realpath(root)) is None or not all(row.reason.endswith("_unknown") for row in refusals):
-        return []
-    return refusals
+def plan_of_recorded(intent, root, recorded):
+    """The plan of INTENT, and the refusals of what it does without: what was not recorded of the host under ROOT."""
+    unknown: list[Refusal] = []
+    while True:
+        planned = make_plan(intent, facts_for(intent, root), recorded)
+        more = [row for row in planned.refusals if row.unrecorded and row.variable.removeprefix(PREFIX) in intent]
+        if not more:
+            return planned, unknown
+        unknown += more
+        left = {row.variable.removeprefix(PREFIX) for row in more}
+        intent = {name: value for name, value in intent.items() if name not in left}
+        for name, needed in RESTS_ON.items():
+            missing = needed.intersection(left)
+            if intent.get(name) is not None and missing:
+                text = f"{PREFIX}{name}: rests on {PREFIX}{min(missing)}, of which too little was recorded"
+                unknown.append(Refusal("not_recorded", text, f"{PREFIX}{name}", unrecorded=True))
+                left.add(name)
+                del intent[name]
 
 
 def main():

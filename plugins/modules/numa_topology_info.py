@@ -104,7 +104,7 @@ topology:
   contains:
     source:
       description: V(sysfs), V(no_numa) when the kernel shows no nodes, V(numactl) or V(lscpu) when a text was
-        read.
+        read, V(unknown) when the folder of the nodes cannot be read or is not in the sosreport.
       type: str
     arch:
       description: Machine name, V(null) where nothing tells.
@@ -198,7 +198,7 @@ reason:
   description:
     - Why it is not V(pass). V(no_numa), V(snc_suspected), V(node_count), V(memory_not_known),
       V(flat_distances), V(distances_identical),
-      V(distances_not_known), V(no_sysfs), V(nothing_expected).
+      V(distances_not_known), V(no_sysfs), V(nodes_unknown), V(nothing_expected).
   returned: when RV(verdict) is not V(pass)
   type: str
 message:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import verified_host as vh
 from ansible_collections.firsttouch.host.plugins.module_utils import _files, _sosreport
+from ansible_collections.firsttouch.host.plugins.module_utils._plan import facts_for, make_plan
 from ansible_collections.firsttouch.host.plugins.module_utils._tree import Tree
 from sosreport_tree import PLUGINS, sosreport
 from support import put, run_module
@@ -79,13 +80,90 @@ def test_by_its_documented_layout_what_a_sosreport_has_is_judged_and_nothing_els
 
 @pytest.mark.parametrize("without", sorted(PLUGINS))
 def test_a_plugin_that_did_not_run_takes_its_answers_with_it(host: Path, tmp_path: Path, without: str) -> None:
-    whole = {key for key, row in verify(host, intent=vh.INTENT)[1].items() if row["status"] == "pass"}
+    put(host, "/proc/cpuinfo", (host / "proc/cpuinfo").read_text().replace(" pse ", " lm pse "))
+    whole = {key: row for key, row in verify(host, intent=vh.INTENT)[1].items() if row["status"] == "pass"}
     report = sosreport(host, tmp_path / "report", without=(without,))
     result, rows = verify(report, intent=vh.INTENT)
-    assert not [row for row in rows.values() if row["status"] == "error"]
+    assert not [row for row in rows.values() if row["status"] in ("error", "fail", "warn")]
     passed = {key for key, row in rows.items() if row["status"] == "pass" and row["intended"]}
-    assert passed <= whole
+    assert passed <= set(whole)
+    # No other plan is held against the host either: arguments of what is left out are the only ones that lack.
+    other = {key[0] for key in passed if rows[key]["expected"] != whole[key]["expected"]}
+    left_out = {row["id"] for row in rows.values() if row["id"].startswith("plan.refused.")}
+    assert all(name.startswith(("boot.", "memory.available")) for name in other) and (left_out or not other), other
     assert result.get("failed") or result["verdict"] != "pass"
+
+
+BY_NODE: dict[str, Any] = {
+    "hugepages by node": {"hugepages": [{"size": "2M", "nodes": {0: 100, 1: 160}}]},
+    "hugepages of all nodes": {"hugepages": [{"size": "2M", "count": 260}]},
+    "isolated_cpus": {"isolated_cpus": {"housekeeping_per_node": 1}},
+    "models": {"models": [{"name": "toy", "source": "/m/toy", "policy": "bind", "nodes": [1]}]},
+    "servers": {"servers": [{"name": "policy", "node": 1, "threads": 0, "handler": "m.a:b"}]},
+}
+
+
+@pytest.mark.parametrize("name", BY_NODE)
+def test_without_the_plugin_for_nodes_nothing_is_made_up_about_them(host: Path, tmp_path: Path, name: str) -> None:
+    report = sosreport(host, tmp_path / "report", without=("numa",))
+    intent = {"vm_sysctls": {"vm.swappiness": 0}, **BY_NODE[name]}
+    _result, rows = verify(report, intent=intent)
+    row = rows[f"plan.refused.{name.split(maxsplit=1)[0]}", "configured"]
+    assert (row["status"], row["reason"]) == ("not_evaluated", "not_recorded")
+    assert "/sys/devices/system/node" in row["observed"]
+    assert not [row for row in rows.values() if row["status"] == "fail"]
+    assert {row["id"] for row in rows.values() if row["status"] == "pass" and row["concern"] == "numa"} == set()
+    assert rows["vm_sysctls.sysctl.vm.swappiness", "running"]["status"] == "pass"
+
+
+def test_what_is_planned_from_what_is_not_recorded_is_left_out_with_it(tmp_path: Path) -> None:
+    """A mount that reserves pages, without them, or servers without CPUs would be refused: `fail` on a right host."""
+    intent = {**vh.EVERYTHING, "isolated_cpus": {"housekeeping_per_node": 1}}
+    intent["hugetlbfs_mounts"] = [{"path": "/dev/hugepages-ft", "min_size": "2M"}]
+    vh.whole_host(tmp_path / "host")
+    report = sosreport(tmp_path / "host", tmp_path / "report", without=("numa",))
+    _result, rows = verify(report, intent=intent)
+    refused = {row["id"]: (row["status"], row["reason"]) for row in rows.values() if "refused" in row["id"]}
+    assert set(refused.values()) == {("not_evaluated", "not_recorded")}
+    names = ("hugepages", "hugetlbfs_mounts", "extra_free_bytes", "isolated_cpus", "irqbalance", "models", "servers")
+    assert {f"plan.refused.{name}" for name in names} <= set(refused)
+
+
+def test_a_plan_by_node_has_no_node_too_many_where_the_nodes_are_not_recorded(host: Path, tmp_path: Path) -> None:
+    plan = run_module("host_plan", {"sysroot": str(host), "intent": vh.INTENT})["plan"]
+    _result, rows = verify(sosreport(host, tmp_path / "report", without=("numa",)), plan=plan)
+    row = rows["hugepages.pool.2M", "running"]
+    assert (row["status"], row["reason"]) == ("not_evaluated", "unreadable")
+    assert rows["numa.planned", "running"]["status"] == "not_evaluated"
+
+
+def test_what_the_report_shows_to_be_wrong_is_not_excused_as_not_recorded(host: Path, tmp_path: Path) -> None:
+    """/proc/sys is in it, so that a sysctl that is not there is none of this kernel, whatever else is missing."""
+    intent = {**vh.INTENT, "vm_sysctls": {"vm.swapiness": 0}}
+    _result, rows = verify(sosreport(host, tmp_path / "report", without=("numa",)), intent=intent)
+    row = rows["plan.refused.vm_sysctls", "configured"]
+    assert (row["status"], row["reason"]) == ("fail", "sysctl_unknown")
+    row = rows["plan.refused.hugepages", "configured"]
+    assert (row["status"], row["reason"]) == ("not_evaluated", "not_recorded")
+
+
+def test_a_kubelet_that_cannot_be_understood_is_no_gap_of_the_recording(tmp_path: Path) -> None:
+    vh.whole_host(tmp_path / "host")
+    report = sosreport(tmp_path / "host", tmp_path / "report")
+    put(tmp_path / "host", "/etc/systemd/system/kubelet.service", "[Service]\nExecStart=/usr/bin/something\n")
+    for root, gap in ((report, True), (tmp_path / "host", False)):
+        (refusal,) = make_plan({"kubelet": "present"}, facts_for({"kubelet": "present"}, str(root))).refusals
+        assert (refusal.reason, refusal.unrecorded) == ("kubelet_unknown", gap)
+
+
+def test_the_topology_says_that_it_does_not_know_the_nodes(host: Path, tmp_path: Path) -> None:
+    report = sosreport(host, tmp_path / "report", without=("numa",))
+    found = run_module("numa_topology_info", {"sysroot": str(report), "expect_nodes": 2})
+    assert (found["verdict"], found["reason"]) == ("not_evaluated", "nodes_unknown")
+    assert (found["topology"]["source"], found["topology"]["nodes"]) == ("unknown", [])
+    assert set(found["node_count"].values()) == {None}
+    (warning,) = found["topology"]["warnings"]
+    assert warning["reason"] == "not_recorded"
 
 
 def test_without_any_plugin_nothing_passes(host: Path, tmp_path: Path) -> None:
