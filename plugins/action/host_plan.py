@@ -7,12 +7,30 @@ from __future__ import annotations
 import typing as t
 
 from ansible.errors import AnsibleActionFail
+from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.plugins.action import ActionBase
+from ansible_collections.firsttouch.host.plugins.plugin_utils import _beside, _model_source
 from ansible_collections.firsttouch.host.plugins.plugin_utils._variables import sentence, unknown
 
 
+def check_pushed(args: t.Mapping[str, t.Any], dirs: list[str]) -> None:
+    """Look at the models that host_plan with ARGS plans to push. Raises SourceError, OSError.
+
+    What is no row of a model the module itself refuses.
+    """
+    if boolean(args.get("revert") or False) or "runtime" not in (args.get("sections") or ["runtime"]):
+        return
+    rows = (args.get("intent") or {}).get("models")
+    for row in rows if isinstance(rows, list) else []:
+        if isinstance(row, t.Mapping) and isinstance(row.get("push"), str):
+            _model_source.model_files(str(row.get("name")), row["push"], dirs)
+
+
 class ActionModule(ActionBase):
-    """Controller side of host_plan: a host with a variable that is misspelt is not planned."""
+    """Controller side of host_plan: a host with a variable that is misspelt is not planned.
+
+    Nor is one with a model to push that is not there: that is told before anything is written, not after the reboot.
+    """
 
     TRANSFERS_FILES = False
     _supports_async = True
@@ -22,5 +40,11 @@ class ActionModule(ActionBase):
         names = unknown(task_vars or {})
         if names:
             raise AnsibleActionFail(f"{sentence(names)}. Rename or remove it; the prefix is this collection's.")
+        try:
+            check_pushed(self._task.args, _beside.inventory_dirs(task_vars or {}))
+        except _model_source.SourceError as exc:
+            return {"failed": True, "msg": str(exc), "reason": "bad_value"}
+        except OSError as exc:
+            raise AnsibleActionFail(f"firsttouch_models: {exc.filename}: {exc.strerror}") from exc
         wrap = self._task.async_val and not self._connection.has_native_async
         return self._execute_module(task_vars=task_vars, wrap_async=wrap)

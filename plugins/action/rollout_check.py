@@ -11,6 +11,7 @@ from ansible.errors import AnsibleActionFail, AnsibleError
 from ansible.parsing.dataloader import DataLoader
 from ansible.plugins.action import ActionBase
 from ansible.utils.vars import load_extra_vars
+from ansible_collections.firsttouch.host.plugins.plugin_utils import _beside
 from ansible_collections.firsttouch.host.plugins.plugin_utils._variables import sentence, unknown
 
 MOMENTS = ("before", "after", "failed")
@@ -26,11 +27,10 @@ def resolve_hook(moment: str, path: str, inventory_dirs: list[str], loader: Data
     if not path:
         return ""
     variable = f"firsttouch_hook_{moment}"
-    candidates = [path] if os.path.isabs(path) else [os.path.join(base, path) for base in inventory_dirs]
-    found = next((c for c in candidates if os.path.isfile(c)), None)
+    places = _beside.candidates(path, inventory_dirs)
+    found = next((place for place in places if os.path.isfile(place)), None)
     if found is None:
-        places = ", ".join(candidates) or "nothing, as the inventory has no directory"
-        raise AnsibleActionFail(f"{variable}: {path!r} is not a file; looked for {places}")
+        raise AnsibleActionFail(f"{variable}: {path!r} is not a file; looked for {_beside.told(places)}")
     try:
         tasks = loader.load_from_file(found)
     except AnsibleError as exc:
@@ -99,8 +99,7 @@ class ActionModule(ActionBase):
                     "batch sizes are read before any host variable exists. Remove it there and pass "
                     "-e firsttouch_serial=... instead."
                 )
-        source = task_vars.get("ansible_inventory_sources") or []
-        dirs = [s if os.path.isdir(s) else os.path.dirname(s) for s in map(str, source) if os.path.exists(s)]
+        dirs = _beside.inventory_dirs(task_vars)
         # By the path as given: each host looks its own up, the task that runs once has the first host's alone.
         result["hooks"] = {
             moment: {

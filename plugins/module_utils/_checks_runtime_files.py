@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from . import _files, _runtime_install
+from . import _files, _model_push, _runtime_install
 from ._checks_host import MODELS, REMEDIES, SERVERS, Check, Context, Unreadable
 from ._hugetlb_cgroup import NO_LIMIT, size_name
 from ._intent import page_size_kb
@@ -131,10 +132,47 @@ def check_files(ctx: Context) -> Iterator[Result]:
         )
 
 
+def _pushed(ctx: Context) -> list[Mapping[str, Any]]:
+    """The models of which the controller pushed the files."""
+    return [row for row in ctx.section("runtime").get("models") or () if row.get("push")]
+
+
+def check_pushed(ctx: Context) -> Iterator[Result]:
+    """Each model that was pushed: all of its files there, as long as they were, and writable by their owner alone."""
+    for model in _pushed(ctx):
+        folder = str(model["source"])
+        identity, manifest = f"runtime.pushed.{model['name']}", f"{folder}/{_model_push.MANIFEST}"
+        if not ctx.live:
+            # Recordings hold no weights: not one of them is incomplete for that.
+            yield skipped(identity, "configured", "not_recorded", source=folder, intended=False)
+            continue
+        files = ctx.parsed(manifest, _model_push.parse_manifest)
+        if files is None:
+            lost, changed = [manifest], []
+        else:
+            found = {f"{folder}/{file.name}": (file, ctx.stat(f"{folder}/{file.name}")) for file in files}
+            lost = [path for path, (_file, status) in found.items() if status is None]
+            changed = [
+                f"{path} has {status.st_size} bytes, not {file.size}; mode {stat.S_IMODE(status.st_mode):04o}"
+                for path, (file, status) in found.items()
+                if status is not None and (status.st_size != file.size or status.st_mode & 0o022)
+            ]
+        yield judge(
+            identity,
+            "configured",
+            [],
+            [*(f"{path} is missing" for path in lost), *changed],
+            reason="missing" if lost else "changed_by_hand",
+            source=folder,
+            remedy=f"Run provision with {MODELS}: it pushes them again.",
+        )
+
+
 def check_removed(ctx: Context) -> Iterator[Result]:
     """Nothing of models and servers that nobody asks for; of a runtime that is to be gone nothing at all."""
     section = _section(ctx)
     etc = _runtime_install.ETC
+    models = [str(row["name"]) for row in _pushed(ctx)]
     wanted = {f"{etc}/{name}" for name in ctx.section("runtime").get("files") or {}}
     if ctx.unrecorded(etc) and ctx.unrecorded("/etc"):
         yield skipped("runtime.removed", "configured", "not_recorded", source=etc)
@@ -145,6 +183,9 @@ def check_removed(ctx: Context) -> Iterator[Result]:
         for name in ctx.names(f"{etc}/{folder}") or []
         if f"{etc}/{folder}/{name}" not in wanted
     ]
+    top = _model_push.TOP
+    names = ctx.names(top) or [] if ctx.live else []
+    left += [f"{top}/{name}" for name in names if _model_push.is_left_over(ctx.root, name, models)]
     if section.get("state") == "absent":
         left += [_runtime_install.TMPFILES] * (ctx.raw(_runtime_install.TMPFILES) is not None)
         top = _runtime_install.TOP
@@ -197,6 +238,7 @@ CHECKS = (
     Check("runtime.hugetlb_limit", ("running",), check_hugetlb_limits, lambda ctx: False),
     Check("runtime.version", ("configured",), check_version, _asked),
     Check("runtime.file", ("configured",), lambda ctx: check_files(ctx) if _asked(ctx) else (), _asked),
+    Check("runtime.pushed", ("configured",), check_pushed, lambda ctx: bool(_pushed(ctx))),
     Check(
         "runtime.removed",
         ("configured",),

@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from . import _files
+from . import _files, _model_push
 from ._boot_grub import GrubBackend
 from ._bootloader import BootError, detect
 from ._sysctl import normalize
@@ -84,9 +84,14 @@ def still_there(owned: Mapping[str, Any], root: str) -> dict[str, Any]:
             "foreign": [token for token in row.get("foreign") or () if not texts or token in everything],
             "units": [unit for unit in row.get("units") or () if _exists(root, f"{UNIT_DIR}/{unit}")],
             "sysctls": [key for key in row.get("sysctls") or () if key in dropin or normalize(key) in dropin],
+            **({"pushed": _pushed(row["pushed"], root)} if row.get("pushed") else {}),
         }
         for name, row in owned.items()
     }
+
+
+def _pushed(names: Iterable[str], root: str) -> list[str]:
+    return [name for name in names if any(_exists(root, path) for path in _model_push.parts(name))]
 
 
 def _exists(root: str, path: str) -> bool:

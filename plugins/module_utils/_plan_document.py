@@ -71,7 +71,9 @@ def _owned(section: Mapping[str, Any] | None, before: Mapping[str, Any] | None) 
     for kind in ("tokens", "units", "sysctls"):
         every = dict.fromkeys([*((before or {}).get(kind) or ()), *(now.get(kind) or ())])
         row[kind] = [item for item in every if item not in foreign]
-    return row
+    models = [str(model["name"]) for model in now.get("models") or () if model.get("push")]
+    pushed = dict.fromkeys([*((before or {}).get("pushed") or ()), *models])
+    return {**row, "pushed": list(pushed)} if pushed else row
 
 
 def significant(document: Any) -> Any:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from . import _runtime_units, _transport_choice
+from . import _model_push, _runtime_units, _transport_choice
 from ._cpulist import CpuListError, format_list, parse
 from ._intent import (
     PREFIX,
@@ -36,7 +36,7 @@ CHECKSUMS = ("xxh3", "crc32", "sha256", "blake3", "none")
 REPLACE = ("never", "swap", "evict_first")
 PAGES = ("auto", "hugetlb", "thp", "4k")
 _MODEL_KEYS = (
-    "name", "source", "page_size", "policy", "nodes", "mount", "checksum", "expect", "threads", "replace",
+    "name", "source", "push", "page_size", "policy", "nodes", "mount", "checksum", "expect", "threads", "replace",
     "load_timeout_s",
 )  # fmt: skip
 _SERVER_KEYS = (
@@ -45,6 +45,8 @@ _SERVER_KEYS = (
 )  # fmt: skip
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}")
 _PATH = re.compile(r"/[A-Za-z0-9_.,:=@/+-]*")
+# On the controller, whose names no unit has to spell.
+_PUSH = re.compile(r"[^\x00-\x1f\x7f]+")
 _HANDLER = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 _ADDRESS = re.compile(r"(tcp://[^\s/]+:\d{1,5}|(shm|unix):///[A-Za-z0-9_./-]+)")
 _ACCOUNT = re.compile(r"[a-z_][a-z0-9_-]{0,30}\$?|[0-9]{1,10}")
@@ -146,15 +148,18 @@ def render(models: list[Row], servers: list[Row], housekeeping: str) -> dict[str
 
 
 def work(plan: Mapping[str, Any], intent: Mapping[str, Any]) -> dict[str, Any]:
-    """What the role `runtime` does for PLAN of INTENT: state, files, rows of systemd_units, units to remove."""
+    """What the role `runtime` does for PLAN of INTENT: state, files, rows of systemd_units, units to remove, models to
+    push by name with their paths on the controller, and those of which the files go.
+    """
     section: Mapping[str, Any] = plan["sections"].get("runtime") or {}
     removes = any(is_absent(intent.get(name)) for name in ("models", "servers"))
     unset = not set(section.get("variables") or ()) - set(section.get("orphaned") or ())
     if section.get("state") == "present" and unset and not removes:
         # No variable of it is set: what is recorded is kept, not brought to the version of today.
-        return {"state": None, "files": {}, "units": [], "units_absent": []}
+        return {"state": None, "files": {}, "units": [], "units_absent": [], "push": {}, "push_absent": []}
     texts: Mapping[str, str] = section.get("units") or {}
-    owned = (plan["owned"].get("runtime") or {}).get("units") or ()
+    owned: Mapping[str, list[str]] = plan["owned"].get("runtime") or {}
+    pushed = {row["name"]: row["push"] for row in section.get("models") or () if row.get("push")}
     rows = []
     for name, text in texts.items():
         row: Row = {"name": name, "content": text, "restart_on_change": True}
@@ -168,7 +173,10 @@ def work(plan: Mapping[str, Any], intent: Mapping[str, Any]) -> dict[str, Any]:
         "state": state,
         "files": dict(section.get("files") or {}),
         "units": rows,
-        "units_absent": [name for name in owned if name not in texts],
+        "units_absent": [name for name in owned.get("units") or () if name not in texts],
+        # Those that no variable asks for any more are kept as they are: their paths may be those of long ago.
+        "push": {} if "models" in (section.get("orphaned") or ()) else pushed,
+        "push_absent": [name for name in owned.get("pushed") or () if name not in pushed],
     }
 
 
@@ -195,7 +203,8 @@ def _rows(variable: str, value: Any, judge: Judge, parse_one: Callable[[Any, str
 
 def _model(entry: Any, what: str, facts: Facts, hugepages: Mapping[str, Any]) -> Row:
     given = mapping(entry, _MODEL_KEYS, what)
-    row: Row = {"name": _text(given, "name", what, _NAME), "source": _text(given, "source", what, _PATH)}
+    row: Row = {"name": _text(given, "name", what, _NAME)}
+    row.update(_source(given, what, row["name"]))
     size = page_size_kb(given["page_size"]) if "page_size" in given else 2048
     row["page_size"] = format_size(size)
     mounts = [mount for mount in hugepages.get("mounts") or () if mount["page_size"] == row["page_size"]]
@@ -220,6 +229,23 @@ def _model(entry: Any, what: str, facts: Facts, hugepages: Mapping[str, Any]) ->
     row["replace"] = _choice(given, "replace", what, REPLACE, "never")
     row["load_timeout_s"] = _number(given, "load_timeout_s", what, 1, 86400, 1800)
     return row
+
+
+def _source(given: Mapping[str, Any], what: str, name: str) -> Row:
+    """Where the files of the model lie on the host, and on the controller when they are pushed from there."""
+    if "push" not in given:
+        if "source" not in given:
+            raise IntentError(
+                f"{what}: source is missing; name a path on the host, or with push one on the controller"
+            )
+        return {"source": _text(given, "source", what, _PATH)}
+    push = _text(given, "push", what, _PUSH)
+    if "source" in given:
+        raise IntentError(
+            f"{what}: source is {given['source']!r} and push is {push!r}; leave out push for files on the host,"
+            " source for those of the controller"
+        )
+    return {"source": _model_push.folder(name), "push": push}
 
 
 def _server(entry: Any, what: str, topology: Topology, isolated: frozenset[int], models: set[str]) -> Row:
@@ -370,8 +396,9 @@ def _account(value: Any, key: str, what: str) -> str | int:
 
 
 _EXAMPLES = {
-    "name": "policy-7 (letters, digits, - _ .)", "source": "/srv/models/llama", "handler": "module:function",
-    "address": "tcp://10.0.0.1:5555", "socket_mode": "'0660', quoted", "python_path": "/srv/handlers",
+    "name": "policy-7 (letters, digits, - _ .)", "source": "/srv/models/llama", "push": "models/llama",
+    "handler": "module:function", "python_path": "/srv/handlers",
+    "address": "tcp://10.0.0.1:5555", "socket_mode": "'0660', quoted",
     "cert": "/etc/ssl/policy.pem", "key": "/etc/ssl/policy.key", "authority": "/etc/ssl/fleet.pem",
     "metrics": "/run/firsttouch/policy.prom", "users": "a name or number", "groups": "a name or number",
 }  # fmt: skip

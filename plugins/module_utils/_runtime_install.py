@@ -146,12 +146,12 @@ class Plan:
             changes = f"{ETC}/{name}" in self.texts or (kind == "server" and other)
             unit = f"firsttouch-{kind}@{os.path.basename(name).rpartition('.')[0]}.service"
             reads = [f"{ETC}/{name}", *([f"{TOP}/current"] if kind == "server" else [])]
-            if kind and (changes or _changed_since(self.root, unit, reads)):
+            if kind and (changes or changed_since(self.root, unit, reads)):
                 units.append(unit)
         return units
 
 
-def _changed_since(root: str, unit: str, paths: Sequence[str]) -> bool:
+def changed_since(root: str, unit: str, paths: Sequence[str]) -> bool:
     """Whether UNIT was started before one of PATHS was written, by the mark that systemd keeps of each start.
 
     What is of the future tells nothing: the clock was set back.

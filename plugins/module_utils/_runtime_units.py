@@ -17,7 +17,7 @@ COMMAND = "/opt/firsttouch/current/bin/firsttouch"
 CALLS = "@system-service mbind set_mempolicy get_mempolicy move_pages membarrier"
 # Three descriptors for each lane, listeners, segment and holder's own: what the runtime puts into the store.
 _PER_LANE, _OTHERS = 3, 8
-_NOT_FOR_FILES = ("mount_unit", "mount_group", "models", "load_timeout_s", "python_path")
+_NOT_FOR_FILES = ("push", "mount_unit", "mount_group", "models", "load_timeout_s", "python_path")
 _HARDENED = f"""\
 NoNewPrivileges=yes
 CapabilityBoundingSet=

@@ -100,7 +100,8 @@ units_absent:
 runtime:
   description: >-
     What the role P(firsttouch.host.runtime#role) does, with RV(ignore:state) (V(null) where it is not managed),
-    RV(ignore:files), RV(ignore:units) and RV(ignore:units_absent).
+    RV(ignore:files), RV(ignore:units), RV(ignore:units_absent), RV(ignore:push) (paths on the controller by model) and
+    RV(ignore:push_absent).
   type: dict
   returned: success
 notes:

@@ -25,6 +25,7 @@ ELSEWHERE = {
     "_topology_cpus": "the same",
     "_topology_nodes": "the same",
     "_kubelet_apply": "writes",
+    "_model_push": "writes",
     "_runtime_install": "writes",
     "_service_state": "writes",
     "_systemd_units": "writes",

@@ -22,7 +22,7 @@ def _no_base_class(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def planned(variables: dict[str, Any]) -> Any:
     plugin = host_plan.ActionModule.__new__(host_plan.ActionModule)
-    plugin._task = SimpleNamespace(async_val=0)
+    plugin._task = SimpleNamespace(async_val=0, args={})
     plugin._execute_module = lambda **given: {"ran": True}
     return plugin.run(task_vars=variables)
 

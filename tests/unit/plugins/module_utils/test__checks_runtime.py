@@ -6,6 +6,7 @@ from __future__ import annotations
 import copy
 import os
 import re
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 from ansible_collections.firsttouch.host.plugins.module_utils import (
     _checks,
     _checks_runtime,
+    _model_push,
     _runtime_install,
     _verdict,
 )
@@ -162,6 +164,69 @@ def test_a_host_that_is_as_planned_passes(tmp_path: Path, runtime: Runtime) -> N
         "runtime.weights.i", "runtime.weights.i.nodes",
         "runtime.weights.m", "runtime.weights.m.nodes",
     ]  # fmt: skip
+
+
+PUSHED = {"name": "p", "push": "models/p", "source": "/var/lib/firsttouch/models/p"}
+
+
+def pushed(root: Path) -> tuple[Path, dict[str, Any]]:
+    """The folder of a model that was pushed, as it should be, and the plan with it."""
+    installed(root)
+    files = [_model_push.File(f"{name}.safetensors", 3, "0" * 64) for name in "ab"]
+    for file in files:
+        put(root, f"{PUSHED['source']}/{file.name}", "123").chmod(0o640)
+    put(root, f"{PUSHED['source']}/{_model_push.MANIFEST}", _model_push.manifest(files))
+    section = {**SECTION, "models": [PUSHED], "servers": []}
+    return root / PUSHED["source"][1:], {**PLAN, "sections": {"runtime": section}}
+
+
+def test_a_model_that_was_pushed_is_there(tmp_path: Path) -> None:
+    folder, plan = pushed(tmp_path)
+    found = answers(tmp_path, plan, layers=["configured"])
+    assert found["runtime.pushed.p"].status == found["runtime.removed"].status == "pass"
+    (folder / "a.safetensors").unlink()
+    row = answers(tmp_path, plan, layers=["configured"])["runtime.pushed.p"]
+    assert (row.status, row.reason, row.source) == ("fail", "missing", PUSHED["source"])
+    assert row.observed == [f"{PUSHED['source']}/a.safetensors is missing"]
+    put(folder, "/a.safetensors", "12").chmod(0o640)
+    (folder / "b.safetensors").chmod(0o660)
+    row = answers(tmp_path, plan, layers=["configured"])["runtime.pushed.p"]
+    assert (row.status, row.reason) == ("fail", "changed_by_hand")
+    assert [text.partition(" ")[2] for text in row.observed] == [
+        "has 2 bytes, not 3; mode 0640", "has 3 bytes, not 3; mode 0660"
+    ]  # fmt: skip
+
+
+def test_a_model_that_was_never_pushed_is_missing(tmp_path: Path) -> None:
+    folder, plan = pushed(tmp_path)
+    shutil.rmtree(folder)
+    row = answers(tmp_path, plan, layers=["configured"])["runtime.pushed.p"]
+    assert (row.status, row.reason) == ("fail", "missing")
+    assert row.observed == [f"{PUSHED['source']}/{_model_push.MANIFEST} is missing"]
+
+
+def test_a_manifest_that_is_none_is_no_answer(tmp_path: Path) -> None:
+    folder, plan = pushed(tmp_path)
+    (folder / _model_push.MANIFEST).write_text("{}")
+    row = answers(tmp_path, plan, layers=["configured"])["runtime.pushed.read"]
+    assert (row.status, row.reason) == ("not_evaluated", "unreadable")
+
+
+def test_recordings_hold_no_weights(tmp_path: Path) -> None:
+    folder, plan = pushed(tmp_path)
+    shutil.rmtree(folder)
+    row = answers(tmp_path, plan, live=False, layers=["configured"])["runtime.pushed.p"]
+    assert (row.status, row.reason, row.intended) == ("not_evaluated", "not_recorded", False)
+
+
+def test_what_is_left_of_models_that_were_pushed_is_told(tmp_path: Path) -> None:
+    folder, plan = pushed(tmp_path)
+    put(tmp_path, "/var/lib/firsttouch/models/mine/a.safetensors", "not of ours")
+    (folder.parent / ".p.part").mkdir()
+    plan["sections"]["runtime"]["models"] = []
+    row = answers(tmp_path, plan, layers=["configured"])["runtime.removed"]
+    assert (row.status, row.reason) == ("fail", "left_over")
+    assert row.observed == [f"{_model_push.TOP}/.p.part", f"{_model_push.TOP}/p"]
 
 
 def not_resident(it: Runtime) -> None:

@@ -21,7 +21,11 @@ PAGES: dict[str, Any] = {
     "hugetlbfs_mounts": [{"path": "/dev/hp", "pagesize": "2M", "group": "inference"}],
     "isolated_cpus": "1,3",
 }
+UNMANAGED: dict[str, Any] = {
+    "state": None, "files": {}, "units": [], "units_absent": [], "push": {}, "push_absent": [],
+}  # fmt: skip
 MODEL = {"name": "toy", "source": "/srv/toy", "policy": "replicate", "nodes": "all"}
+PUSHED = {"name": "sent", "push": "models/sent model"}
 SERVER = {"name": "policy", "models": ["toy"], "node": 1, "fifo_priority": 10}
 
 
@@ -187,7 +191,7 @@ def test_a_runtime_without_a_variable_is_left_alone(host: Path) -> None:
     first = whole(host)
     record(host, first)
     kept = plan(host, PAGES)
-    assert kept["runtime"] == {"state": None, "files": {}, "units": [], "units_absent": []}
+    assert kept["runtime"] == UNMANAGED
     section = kept["plan"]["sections"]["runtime"]
     assert section["orphaned"] == ["models", "servers"]
     assert section["units"] == first["plan"]["sections"]["runtime"]["units"], "it stays in the record"
@@ -214,7 +218,7 @@ def test_revert_removes_all_of_it(host: Path) -> None:
 
 def test_without_a_variable_nothing_is_managed(host: Path) -> None:
     result = plan(host, PAGES)
-    assert result["runtime"] == {"state": None, "files": {}, "units": [], "units_absent": []}
+    assert result["runtime"] == UNMANAGED
 
 
 @pytest.mark.parametrize(
@@ -267,6 +271,62 @@ def test_models_that_cannot_be_are_refused(
     assert "firsttouch_models" in text
     for word in words:
         assert word in text
+
+
+def test_a_model_that_is_pushed_is_loaded_from_its_place_on_the_host(host: Path) -> None:
+    result = plan(host, {**PAGES, "models": [MODEL, PUSHED]})
+    assert result["runtime"]["push"] == {"sent": "models/sent model"}, "of the other there is nothing to push"
+    assert result["runtime"]["push_absent"] == []
+    model = json.loads(result["runtime"]["files"]["models/sent.json"])
+    assert model["source"] == "/var/lib/firsttouch/models/sent"
+    assert "push" not in model, "the runtime knows no such key"
+    assert result["plan"]["owned"]["runtime"]["pushed"] == ["sent"]
+
+
+def test_what_was_pushed_of_a_model_that_is_dropped_goes(host: Path) -> None:
+    record(host, plan(host, {**PAGES, "models": [MODEL, PUSHED]}))
+    put(host, "/var/lib/firsttouch/models/sent/firsttouch-push.json", "{}")
+    on_the_host = {"name": "sent", "source": "/srv/sent"}
+    for models in ([MODEL], [MODEL, on_the_host], []):
+        rest = plan(host, {**PAGES, "models": models})
+        assert (rest["runtime"]["push"], rest["runtime"]["push_absent"]) == ({}, ["sent"])
+    gone = plan(host, {}, revert=True)
+    assert (gone["runtime"]["push"], gone["runtime"]["push_absent"]) == ({}, ["sent"])
+    record(host, rest)
+    assert plan(host, {**PAGES, "models": []})["runtime"]["push_absent"] == ["sent"], "killed before it was done"
+
+
+def test_what_is_gone_from_the_host_is_forgotten(host: Path) -> None:
+    record(host, plan(host, {**PAGES, "models": [MODEL, PUSHED]}))
+    rest = plan(host, {**PAGES, "models": [MODEL]})
+    assert "pushed" not in record(host, rest)["plan"]["owned"]["runtime"]
+    put(host, "/var/lib/firsttouch/models/.sent.part/0", "")
+    record(host, plan(host, {**PAGES, "models": [MODEL, PUSHED]}))
+    rest = plan(host, {**PAGES, "models": [MODEL]})
+    assert record(host, rest)["plan"]["owned"]["runtime"]["pushed"] == ["sent"], "a part of it is there"
+
+
+def test_a_pushed_model_that_no_variable_asks_for_any_more_is_kept_as_it_is(host: Path) -> None:
+    record(host, plan(host, {**PAGES, "models": [PUSHED]}))
+    kept = plan(host, {**PAGES, "servers": [{"name": "a"}]})
+    assert (kept["runtime"]["push"], kept["runtime"]["push_absent"]) == ({}, [])
+    assert "models/sent.json" in kept["runtime"]["files"]
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"name": "a"}, ("'a'", "source is missing", "push")),
+        ({"name": "a", "source": "/srv/a", "push": "b"}, ("'/srv/a'", "'b'", "leave out push", "source for")),
+        ({"name": "a", "push": ""}, ("push is ''", "models/llama")),
+        ({"name": "a", "push": "b\nc"}, ("push is 'b\\nc'",)),
+        ({"name": "a", "push": ["b"]}, ("push is ['b']",)),
+    ],
+)  # fmt: skip
+def test_a_model_comes_from_one_place(host: Path, row: dict[str, Any], words: tuple[str, ...]) -> None:
+    (refusal,) = refused(host, {**PAGES, "models": [row]})
+    for word in ("firsttouch_models", *words):
+        assert word in refusal["text"]
 
 
 def test_absent_with_a_server_is_a_contradiction(host: Path) -> None:

@@ -1,0 +1,369 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Models that the controller pushes: a folder for each below /var/lib/firsttouch/models.
+
+A file that arrives is checked and kept under its digest, so that a push that was cut off goes on where it was. When
+all are there, the folder is made beside, of links to them and to those of the folder before that stay as they are, and
+takes its place: whoever loads finds the files of one push, never some of two.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import grp
+import hashlib
+import json
+import os
+import re
+import shutil
+import stat
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ._files import atomic_write, fsync_dir, list_dir, make_dirs, read_text, resolve
+from ._runtime_install import ACCOUNT, changed_since
+from ._runtime_units import weights_unit
+
+TOP = "/var/lib/firsttouch/models"
+# In each folder: what was pushed. Without it a folder is somebody else's.
+MANIFEST = "firsttouch-push.json"
+# Beside a folder: what arrived, the next folder, the one before.
+_BESIDE = ("part", "new", "gone")
+_LEFT_OVER = re.compile(rf"\..+\.({'|'.join(_BESIDE)})")
+_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}")
+# What is there instead of the file.
+_OTHER = "other content"
+_FOLDER_MODE, _FILE_MODE, _MANIFEST_MODE = 0o755, 0o640, 0o644
+_PIECE = 8 << 20
+
+
+class PushError(ValueError):
+    """A model cannot be brought to the host; `reason` is a code."""
+
+    def __init__(self, reason: str, text: str) -> None:
+        super().__init__(text)
+        self.reason = reason
+
+
+@dataclass(frozen=True)
+class File:
+    """A file of a model as the controller has it."""
+
+    name: str
+    size: int
+    sha256: str
+
+
+@dataclass
+class Plan:
+    """What a push comes to. missing: files to send, by model; make: models whose folder is made; rows: the change set;
+    texts: manifests before and after, by path.
+    """
+
+    missing: list[tuple[str, File]] = field(default_factory=list)
+    make: list[str] = field(default_factory=list)
+    restart: list[str] = field(default_factory=list)
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    texts: dict[str, tuple[str | None, str | None]] = field(default_factory=dict)
+
+    def row(self, path: str, before: str | None, after: str | None) -> None:
+        """Add PATH to the change set."""
+        self.rows.append({"resource": f"file:{path}", "before": before, "after": after})
+
+
+def folder(name: str) -> str:
+    """Where the files of model NAME lie: the `source` of a model that is pushed."""
+    return f"{TOP}/{name}"
+
+
+def parts(name: str) -> list[str]:
+    """All that a push of model NAME makes below TOP."""
+    return [folder(name), *(f"{TOP}/.{name}.{part}" for part in _BESIDE)]
+
+
+def is_left_over(root: str, name: str, wanted: Iterable[str]) -> bool:
+    """Whether NAME of TOP is ours and of no model that is WANTED, or of a push that was cut off."""
+    return _LEFT_OVER.fullmatch(name) is not None or (name not in set(wanted) and _is_ours(root, name))
+
+
+def manifest(files: Sequence[File]) -> str:
+    """The text of the manifest of FILES."""
+    rows = [{"name": one.name, "bytes": one.size, "sha256": one.sha256} for one in files]
+    return json.dumps({"schema": 1, "files": rows}, indent=1) + "\n"
+
+
+def parse_manifest(text: str) -> list[File]:
+    """The files of the manifest TEXT. Raises ValueError."""
+    try:
+        return [
+            File(str(row["name"]), int(row["bytes"]), str(row["sha256"])) for row in json.loads(text)["files"]
+        ]
+    except (KeyError, TypeError, ValueError) as exc:
+        raise ValueError(f"no manifest of a push: {exc!r}") from exc
+
+
+def make_plan(root: str, models: Mapping[str, Sequence[File]], absent: Iterable[str] = ()) -> Plan:
+    """Plan the folders of MODELS, and that those of ABSENT go. Reads only; each file that is there is read whole.
+
+    Raises PushError (`foreign_file`, `bad_file`), OSError.
+    """
+    plan = Plan()
+    for name, files in models.items():
+        _check_names(name, files)
+        _plan_model(plan, root, name, files)
+        if name in plan.make or changed_since(root, weights_unit(name), [folder(name)]):
+            plan.restart.append(weights_unit(name))
+    for name in absent:
+        _check_names(name, ())
+        if _is_ours(root, name):
+            for entry in list_dir(root, folder(name)) or []:
+                plan.row(f"{folder(name)}/{entry}", "present", None)
+            plan.texts[f"{folder(name)}/{MANIFEST}"] = (read_text(root, f"{folder(name)}/{MANIFEST}"), None)
+        _plan_left_over(plan, root, name)
+    return plan
+
+
+def check_space(root: str, plan: Plan, temporary: str | None) -> None:
+    """Raise PushError where what is to be sent does not fit. TEMPORARY: where each file arrives first."""
+    if not plan.missing:
+        return
+    there = resolve(root, TOP)
+    while not os.path.isdir(there):
+        there = os.path.dirname(there)
+    need = sum(file.size for _name, file in plan.missing)
+    largest = max(file.size for _name, file in plan.missing)
+    names = ", ".join(sorted({name for name, _file in plan.missing}))
+    rooms = [(there, need)]
+    if temporary is not None:
+        if os.stat(temporary).st_dev == os.stat(there).st_dev:
+            rooms = [(there, need + largest)]
+        else:
+            rooms.append((temporary, largest))
+    for where, bytes_needed in rooms:
+        status = os.statvfs(where)
+        free = status.f_bavail * status.f_frsize
+        if free < bytes_needed:
+            text = f"firsttouch_models: the files of {names} need {_human(bytes_needed)} on the file system of {where}"
+            remedy = "make room there, or put the model on the host and name it with source instead of push"
+            raise PushError("no_space", f"{text}, and {_human(free)} are free; {remedy}")
+
+
+def place(root: str, name: str, file: File, path: str) -> None:
+    """Keep what arrived at PATH as FILE of model NAME, durably. Raises PushError for another content, OSError."""
+    _check_names(name, [file])
+    real = resolve(root, f"{TOP}/.{name}.part")
+    make_dirs(real, 0o700)
+    target = os.path.join(real, file.sha256)
+    scratch = f"{target}.part"
+    try:
+        digest = hashlib.sha256()
+        source = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        with os.fdopen(source, "rb") as reader, open(scratch, "wb") as writer:
+            for piece in iter(lambda: reader.read(_PIECE), b""):
+                digest.update(piece)
+                writer.write(piece)
+            writer.flush()
+            os.fsync(writer.fileno())
+            _drop_cache(writer.fileno())
+        if digest.hexdigest() != file.sha256:
+            text = f"firsttouch_models: {file.name} of {name} arrived with sha256 {digest.hexdigest()}"
+            raise PushError("push_broken", f"{text}, not {file.sha256}: it changed meanwhile; run again")
+        os.rename(scratch, target)
+    finally:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(scratch)
+    os.unlink(path)
+    fsync_dir(real)
+
+
+def finish(
+    root: str, models: Mapping[str, Sequence[File]], make: Iterable[str], absent: Iterable[str] = ()
+) -> None:
+    """Give the folders of MODELS that are to MAKE their place, and remove what is left over, and ABSENT.
+
+    All that make_plan() had missing must have been placed. Raises PushError, OSError.
+    """
+    for name in make:
+        _make(root, name, models[name])
+    top = resolve(root, TOP)
+    for name in (*models, *absent):
+        gone = [f".{name}.{part}" for part in _BESIDE]
+        if name not in models and _is_ours(root, name):
+            # It loses its name first: no half of one keeps it.
+            shutil.rmtree(os.path.join(top, f".{name}.gone"), ignore_errors=True)
+            os.rename(os.path.join(top, name), os.path.join(top, f".{name}.gone"))
+        for entry in gone:
+            shutil.rmtree(os.path.join(top, entry), ignore_errors=True)
+    with contextlib.suppress(OSError):  # not there, or others are in it
+        os.rmdir(top)
+
+
+def _make(root: str, name: str, files: Sequence[File]) -> None:
+    """Make the folder of model NAME beside the one that is there, and let it take its place."""
+    top = resolve(root, TOP)
+    final, new, gone = (os.path.join(top, entry) for entry in (name, f".{name}.new", f".{name}.gone"))
+    arrived = os.path.join(top, f".{name}.part")
+    make_dirs(top)
+    for path in (new, gone):
+        if os.path.lexists(path):
+            shutil.rmtree(path)
+    os.mkdir(new)
+    owner = _owner(root)
+    for file in files:
+        source = next(
+            (
+                path
+                for path in (os.path.join(arrived, file.sha256), os.path.join(final, file.name))
+                if _is_size(path, file)
+            ),
+            None,
+        )
+        if source is None:
+            raise PushError(
+                "push_broken", f"firsttouch_models: {file.name} of {name} has not arrived; run again"
+            )
+        target = os.path.join(new, file.name)
+        os.link(source, target)
+        os.chmod(target, _FILE_MODE)
+        if owner is not None:
+            os.chown(target, *owner)
+    atomic_write(os.path.join(new, MANIFEST), manifest(files), _MANIFEST_MODE)
+    os.chmod(new, _FOLDER_MODE)
+    fsync_dir(new)
+    before = os.path.lexists(final)
+    if before:
+        os.rename(final, gone)
+    try:
+        os.rename(new, final)
+    except BaseException:
+        if before:
+            os.rename(gone, final)
+        raise
+    fsync_dir(top)
+
+
+def _plan_model(plan: Plan, root: str, name: str, files: Sequence[File]) -> None:
+    here = folder(name)
+    there = list_dir(root, here)
+    if os.path.lexists(os.path.join(resolve(root, TOP), name)) and not _is_ours(root, name):
+        text = f"firsttouch_models: {here} is there and was not pushed by us"
+        raise PushError(
+            "foreign_file", f"{text}; move it away, or name it with source instead of push of {name}"
+        )
+    rows, sent = len(plan.rows), set()
+    for file in files:
+        found = _found(root, f"{here}/{file.name}", file)
+        if found != _right(root):
+            plan.row(f"{here}/{file.name}", found, f"sha256:{file.sha256}")
+        if found in (None, _OTHER) and file.sha256 not in sent:
+            sent.add(file.sha256)
+            if not _is_size(os.path.join(resolve(root, f"{TOP}/.{name}.part"), file.sha256), file):
+                plan.missing.append((name, file))
+    for entry in there or []:
+        if entry != MANIFEST and entry not in {file.name for file in files}:
+            plan.row(f"{here}/{entry}", "present", None)
+    path = f"{here}/{MANIFEST}"
+    old, new = read_text(root, path), manifest(files)
+    if old != new:
+        plan.row(path, old, new)
+        plan.texts[path] = (old, new)
+    if len(plan.rows) > rows:
+        plan.make.append(name)
+    else:
+        _plan_left_over(plan, root, name)
+
+
+def _plan_left_over(plan: Plan, root: str, name: str) -> None:
+    for path in parts(name)[1:]:
+        if list_dir(root, path) is not None:
+            plan.row(path, "left over", None)
+
+
+def _found(root: str, path: str, file: File) -> str | None:
+    """What is at PATH: None for nothing, or that it is not FILE, or who may do what with it."""
+    parent, name = os.path.split(path)
+    real = os.path.join(resolve(root, parent), name)
+    try:
+        status = os.lstat(real)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    if not stat.S_ISREG(status.st_mode) or status.st_size != file.size or _digest(real) != file.sha256:
+        return _OTHER
+    owner = None if _owner(root, planned=True) is None else (status.st_uid, status.st_gid)
+    return _attributes(stat.S_IMODE(status.st_mode), owner)
+
+
+def _right(root: str) -> str:
+    return _attributes(_FILE_MODE, _owner(root, planned=True))
+
+
+def _attributes(mode: int, owner: tuple[int, int] | None) -> str:
+    return f"{mode:04o}" if owner is None else f"{mode:04o} {owner[0]}:{owner[1]}"
+
+
+def _owner(root: str, planned: bool = False) -> tuple[int, int] | None:
+    """(user, group) of a file: root writes it, the service reads it. None below another root than /.
+
+    The group may be missing as long as it is only PLANNED: then no file is there either.
+    """
+    if os.path.realpath(root) != "/":
+        return None
+    try:
+        return 0, grp.getgrnam(ACCOUNT).gr_gid
+    except KeyError:
+        if planned:
+            return 0, -1
+        text = f"the group {ACCOUNT} is not there, which the role runtime makes; run provision"
+        raise PushError("account_failed", text) from None
+
+
+def _digest(real: str) -> str:
+    digest = hashlib.sha256()
+    with open(real, "rb") as handle:
+        for piece in iter(lambda: handle.read(_PIECE), b""):
+            digest.update(piece)
+            # Nobody needs it in memory: who serves here needs the memory.
+            _drop_cache(handle.fileno())
+    return digest.hexdigest()
+
+
+def _drop_cache(fd: int) -> None:
+    with contextlib.suppress(OSError):
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def _is_size(real: str, file: File) -> bool:
+    try:
+        status = os.lstat(real)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return stat.S_ISREG(status.st_mode) and status.st_size == file.size
+
+
+def _is_ours(root: str, name: str) -> bool:
+    """Whether the folder of model NAME is there, no link, with a manifest of ours."""
+    real = os.path.join(resolve(root, TOP), name)
+    return os.path.isdir(real) and not os.path.islink(real) and os.path.lexists(os.path.join(real, MANIFEST))
+
+
+def _check_names(name: str, files: Sequence[File]) -> None:
+    """Nothing that comes from a controller may lead out of its folder."""
+    for file in files:
+        plain = file.name.isprintable() and not set(file.name) & set("/\\") and not file.name.startswith(".")
+        if (
+            not plain
+            or not file.name
+            or file.name == MANIFEST
+            or not re.fullmatch("[0-9a-f]{64}", file.sha256)
+        ):
+            raise PushError("bad_file", f"{file.name!r} of {name} is no plain file name with a sha256")
+    if not _NAME.fullmatch(name):
+        raise PushError("bad_file", f"{name!r} is no name of a model")
+
+
+def _human(count: int) -> str:
+    size, units = float(count), ["bytes", "KiB", "MiB", "GiB", "TiB"]
+    while size >= 1024 and len(units) > 1:
+        size /= 1024
+        units.pop(0)
+    return f"{count} bytes" if units[0] == "bytes" else f"{size:.1f} {units[0]} ({count} bytes)"
