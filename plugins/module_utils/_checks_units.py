@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 from collections.abc import Iterator, Mapping
+from fractions import Fraction
 from typing import Any
 
 from . import _files
@@ -21,10 +22,35 @@ _SETTING = re.compile(r"(?m)^[ \t]*([A-Za-z]+)[ \t]*=[ \t]*(.*?)[ \t]*$")
 _ADDED = frozenset(
     (
         *("After", "Before", "Wants", "Requires", "BindsTo", "WantedBy", "SupplementaryGroups", "Environment"),
-        *("ReadWritePaths", "ReadOnlyPaths", "SystemCallFilter", "RestrictAddressFamilies", "Description"),
-        *("EnvironmentFile", "OnFailure"),
+        *("ReadWritePaths", "ReadOnlyPaths", "Description"),
+        *("EnvironmentFile", "OnFailure", "Conflicts", "Documentation", "RestartPreventExitStatus"),
     )
 )
+# What `systemd-analyze syscall-filter` has outside of @system-service: denied it takes nothing away from our units.
+_NOT_GRANTED = frozenset(
+    (
+        *("@clock", "@cpu-emulation", "@debug", "@module", "@mount", "@obsolete", "@pkey", "@raw-io", "@reboot"),
+        *("@swap", "bpf", "chroot", "delete_module", "finit_module", "init_module", "kexec_file_load", "kexec_load"),
+        *("mount", "perf_event_open", "pivot_root", "ptrace", "reboot", "swapoff", "swapon", "umount", "umount2"),
+    )
+)
+# Values with several spellings (systemd.syntax(7), systemd.time(7)).
+_SWITCH = {"yes": ("1", "yes", "y", "true", "t", "on"), "no": ("0", "no", "n", "false", "f", "off")}
+_SPAN = re.compile(r"([0-9]+(?:\.[0-9]+)?)[ \t]*([A-Za-zµμ]*)")
+_MICROSECONDS = {
+    unit: microseconds
+    for units, microseconds in (
+        ("us usec µs μs", 1),
+        ("ms msec", 1000),
+        ("s sec second seconds", 10**6),
+        ("m min minute minutes", 60 * 10**6),
+        ("h hr hour hours", 3600 * 10**6),
+        ("d day days", 86400 * 10**6),
+        ("w week weeks", 604800 * 10**6),
+    )
+    for unit in units.split()
+}
+_MICROSECONDS[""] = _MICROSECONDS["s"]
 _ADDED_KINDS = ("Exec", "Condition", "Assert")
 # Where `systemctl set-property` and `edit --runtime` write: a unit here is read before ours (systemd.unit(5)).
 _CONTROL = ("/etc/systemd/system.control", "/run/systemd/system.control")
@@ -109,17 +135,44 @@ def _taken(path: str, text: str, name: str, content: str) -> str | None:
     for number, line in enumerate(text.splitlines(), 1):
         match = _SETTING.fullmatch(line)
         key, value = match.groups() if match else ("", "")
+        if key not in ours:
+            continue
         same_variable = key == "Environment" and any(
             variables.get(variable, other) != other for variable, other in _assignments(value)
         )
         # Only a oneshot may have two commands: systemd refuses any other unit that does, also when they are the same.
         second = key == "ExecStart" and ours.get("Type") != "oneshot"
-        adds = key in _ADDED or key.startswith(_ADDED_KINDS)
-        if key not in ours or ((key, value) in settings and not second):
-            continue
-        if second or not adds or not value or same_variable:
+        said = any(key == own and _means_the_same(key, planned, value) for own, planned in settings)
+        if second or not (said or (_adds(key, value, ours[key]) and not same_variable)):
             return f"{path}:{number}"
     return None
+
+
+def _means_the_same(key: str, ours: str, value: str) -> bool:
+    """Whether systemd takes VALUE of setting KEY as OURS."""
+    if ours in _SWITCH:
+        return value.lower() in _SWITCH[ours]
+    return ours == value or (key.endswith("Sec") and _microseconds(ours) == _microseconds(value) is not None)
+
+
+def _microseconds(value: str) -> Fraction | None:
+    """A span of time as systemd reads it, like `1min 30s`; None for what is none."""
+    parts = _SPAN.findall(value)
+    if not parts or _SPAN.sub("", value).strip() or any(unit not in _MICROSECONDS for _number, unit in parts):
+        return None
+    return sum((Fraction(number) * _MICROSECONDS[unit] for number, unit in parts), Fraction())
+
+
+def _adds(key: str, value: str, ours: str) -> bool:
+    """Whether VALUE takes nothing of OURS, that of setting KEY, away."""
+    denied = {word.partition(":")[0] for word in value[1:].split()} if value.startswith("~") else set()
+    if key == "CapabilityBoundingSet":  # ours is empty; a `~` alone is all of them
+        return bool(denied)
+    if key == "SystemCallFilter":
+        return bool(value) and denied <= _NOT_GRANTED
+    if key == "RestrictAddressFamilies":
+        return value not in ("", "none") and not denied & set(ours.split())
+    return bool(value) and (key in _ADDED or key.startswith(_ADDED_KINDS))
 
 
 def _assignments(value: str) -> list[tuple[str, str]]:
