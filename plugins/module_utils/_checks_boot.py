@@ -22,7 +22,15 @@ from ._verdict import Result, judge, skipped
 _POOL_KEYS = ("hugepages", "hugepagesz", "default_hugepagesz")
 _UNKNOWN = ("permission_denied", "unreadable", "not_recorded", "unsupported_bootloader", "default_entry_not_found")
 _CPU = "/sys/devices/system/cpu"
-_TAKES_AWAY = re.compile(r"numa=(?:off|noacpi|fake=.*)|nosmt(?:=force)?|acpi=off")
+_TAKES_AWAY = re.compile(r"numa=(?:off|noacpi|fake=.*)|acpi=off")
+_ONE_CPU = ("nosmp", "nolapic", "disableapic")
+_NO_SMT = re.compile(r"nosmt(?:=force)?")
+# On a CPU that has the flaw; mitigations= stands for all of them.
+_MAY_TAKE_SMT = re.compile(
+    r"(?:mitigations|l1tf|mds|tsx_async_abort|mmio_stale_data|retbleed)=(?:.*,)?nosmt(?:[,;].*)?|l1tf=full(?:,force)?"
+)
+# Takes a range of addresses away, or says which there are; SIZE@START adds one.
+_MAY_TAKE_MEMORY = re.compile(r"memmap=(?:.*,)?[^@,]+(?:,.*)?")
 _AT_MOST = re.compile(r"(maxcpus|nr_cpus|possible_cpus|mem)=(\d.*)")
 # mem= is an address on x86, where memory that the hole below 4 GiB displaces lies above its amount.
 _HOLE = 4 << 30
@@ -323,11 +331,18 @@ def _meanings(line: Line) -> dict[str, str]:
     return {token.text: keys[token.text] + ("" if token.value is None else f"={token.value}") for token in read}
 
 
-def _takes_away(ctx: Context, meant: str, running: Iterable[str], facts: KernelFacts) -> bool:
-    """Whether the next boot has less by MEANT than a kernel with FACTS that was started with RUNNING."""
+def _takes_away(ctx: Context, meant: str, running: Iterable[str], facts: KernelFacts) -> bool | None:
+    """Whether the next boot has less by MEANT than a kernel with FACTS that was started with RUNNING.
+
+    None for what may take something, or so little that nobody misses it.
+    """
+    if _NO_SMT.fullmatch(meant) or _MAY_TAKE_SMT.fullmatch(meant):
+        return False if _single_threads(ctx) else bool(_NO_SMT.fullmatch(meant)) or None
+    if _MAY_TAKE_MEMORY.fullmatch(meant):
+        return None
     limit = _AT_MOST.fullmatch(meant)
     if not limit:
-        return bool(_TAKES_AWAY.fullmatch(meant)) and not (meant.startswith("nosmt") and _single_threads(ctx))
+        return bool(_TAKES_AWAY.fullmatch(meant)) or (meant in _ONE_CPU and len(facts.present) != 1)
     key, number = limit.group(1), memparse(limit.group(2))[0]
     others = [other for text in running if (other := _AT_MOST.fullmatch(text)) and other.group(1) == key]
     has = (facts.memory_bytes or 0) + _HOLE * bool(facts.memory_bytes) if key == "mem" else len(facts.present)
@@ -350,7 +365,9 @@ def check_hardware(ctx: Context) -> Iterator[Result]:
         return
     now = _meanings(running)
     staged = [(text, meant) for text, meant in _meanings(following).items() if meant not in now.values()]
-    taking = [text for text, meant in staged if _takes_away(ctx, meant, list(now.values()), running.facts)]
+    takes = {text: _takes_away(ctx, meant, list(now.values()), running.facts) for text, meant in staged}
+    taking = [text for text in takes if takes[text] is not False]
+    first = next((text for text in taking if takes[text]), taking[0] if taking else "")
     names = " and ".join(dict.fromkeys(variable_of(token) for token in ctx.tokens()))
     yield judge(
         "boot.hardware",
@@ -358,8 +375,9 @@ def check_hardware(ctx: Context) -> Iterator[Result]:
         [],
         taking,
         reason="foreign_token",
-        source=following.sources.get(taking[0], following.file) if taking else following.file,
+        source=following.sources.get(first, following.file),
         remedy=f"Take it out there: with it the next boot lacks what {names} count on; or plan anew after it.",
+        soft=not any(takes.values()),
     )
 
 

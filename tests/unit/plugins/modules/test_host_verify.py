@@ -207,6 +207,34 @@ def test_only_a_staged_argument_that_takes_hardware_away_fails(
     assert (row["status"], row["observed"]) == ("fail" if taking else "pass", taking)
 
 
+_SMT_AWAY = (
+    *("mitigations=auto,nosmt", "mitigations=auto,nosmt;no_user_user", "l1tf=full", "l1tf=full,force"),
+    *("l1tf=flush,nosmt", "mds=full,nosmt", "retbleed=auto,nosmt", "tsx_async_abort=full,nosmt", "mmio-stale-data=full,nosmt"),
+)
+_MEMORY_AWAY = ("memmap=64G$64G", "memmap=4G!12G", "memmap=1M@2M,4K$1M", "memmap=exactmap")
+_KEEPS = ("mitigations=auto", "l1tf=flush", "mds=full", "spectre_v2=nosmt", "nosmtx", "memmap=1G@4G")
+
+
+@pytest.mark.parametrize(
+    ("staged", "siblings", "status"),
+    [
+        *((text, True, "warn") for text in (*_SMT_AWAY, *_MEMORY_AWAY)),
+        *((text, True, "pass") for text in _KEEPS),
+        *((text, False, "pass") for text in _SMT_AWAY),
+        *((text, False, "fail") for text in ("nosmp", "nolapic", "disableapic")),
+        ("l1tf=full maxcpus=2", True, "fail"),
+    ],
+)
+def test_what_only_may_take_hardware_away_warns(host: Path, staged: str, siblings: bool, status: str) -> None:
+    """By a flaw that not each CPU has, or a range of memory that may be a small one."""
+    replace(host, vh.GRUB_CFG, " quiet", " quiet " + staged.replace("$", "\\$").replace(";", "\\;"))
+    if siblings:
+        for cpu in range(4):
+            put(host, f"{vh.CPU}/cpu{cpu}/topology/thread_siblings_list", f"{cpu // 2 * 2}-{cpu // 2 * 2 + 1}\n")
+    row = by_id(verify(host))["boot.hardware"]
+    assert (row["status"], row["observed"]) == (status, staged.split() if status != "pass" else [])
+
+
 def test_the_source_is_file_and_line(host: Path) -> None:
     put(host, "/etc/sysctl.d/zzz-vendor.conf", "# vendor\n\nvm.swappiness = 10\n")
     row = by_id(verify(host))["vm_sysctls.next_boot.vm.swappiness"]
