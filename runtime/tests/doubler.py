@@ -17,4 +17,5 @@ def double(batch: Batch) -> dict[str, Any]:
     return {"act": np.ascontiguousarray(np.where(whole, obs[:, :64] * 2, np.nan), np.float32)}
 
 
+# A function takes any attribute, which mypy does not know.
 double.schema = Schema.of({"obs": ("float32", (1024,))}, {"act": ("float32", (64,))})  # type: ignore[attr-defined]

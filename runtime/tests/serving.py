@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import select
 import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -98,9 +100,13 @@ def serve(server: InferenceServer) -> None:
 def child(target: Callable[[], object]) -> Iterator[int]:
     """Run TARGET in a child process; kill it at the end if it is still there."""
     sys.stdout.flush()
+    # The signal comes when the thread that forked ends (prctl(2)).
+    main = threading.current_thread() is threading.main_thread()
     pid = os.fork()
     if pid == 0:
         try:
+            if main:
+                _die_with_parent()
             target()
             os._exit(0)
         except BaseException:  # noqa: BLE001  nothing may leave the child
@@ -113,13 +119,22 @@ def child(target: Callable[[], object]) -> Iterator[int]:
         end(pid)
 
 
+def _die_with_parent() -> None:
+    """Be killed when the parent ends, however: who is left would keep the standard output open that others wait for."""
+    assert ctypes.CDLL(None).prctl(1, signal.SIGKILL) == 0  # PR_SET_PDEATHSIG
+
+
 def end(pid: int, sig: int = signal.SIGKILL) -> int:
     """Send SIG to the child PID and collect it: its wait status, 0 when it was collected before.
 
     One that does not end is aborted, with the stack of each of its threads (pytest's faulthandler).
     """
     with contextlib.suppress(ProcessLookupError, ChildProcessError):
-        pidfd = os.pidfd_open(pid)
+        try:
+            pidfd = os.pidfd_open(pid)
+        except OSError:  # this process may have as many descriptors as it can have
+            os.kill(pid, signal.SIGKILL)
+            return os.waitpid(pid, 0)[1]
         try:
             os.kill(pid, sig)
             ended = select.poll()

@@ -268,6 +268,20 @@ def test_asyncio(where: str) -> None:
     asyncio.run(work())
 
 
+def welcome(where: str) -> None:
+    """A new client is soon taken, and answered."""
+
+    def asked() -> bool:
+        try:
+            with InferenceClient(where) as client:
+                check(1, client.infer(request(1))[0])
+        except BusyError:
+            return False
+        return True
+
+    assert eventually(asked)
+
+
 def test_server_is_full(private: str) -> None:
     """A client too many is told so, and is welcome when another left."""
     with served(private, options=Options(lanes=2)) as (where, _):
@@ -275,18 +289,7 @@ def test_server_is_full(private: str) -> None:
         with pytest.raises(BusyError, match="lanes"):
             InferenceClient(where)
         first.close()
-        last: list[InferenceClient] = []
-
-        def welcome() -> bool:
-            try:
-                last.append(InferenceClient(where))
-            except BusyError:
-                return False
-            return True
-
-        assert eventually(welcome)
-        check(1, last[0].infer(request(1))[0])
-        last[0].close()
+        welcome(where)
 
 
 def test_served_already(private: str) -> None:
@@ -346,18 +349,7 @@ def test_client_dies(private: str) -> None:
         with child(use) as pid:
             time.sleep(0.2)
             end(pid)
-        last: list[InferenceClient] = []
-
-        def welcome() -> bool:
-            try:
-                last.append(InferenceClient(where))
-            except BusyError:
-                return False
-            return True
-
-        assert eventually(welcome)
-        check(1, last[0].infer(request(1))[0])
-        last[0].close()
+        welcome(where)
 
 
 def test_addresses_keep_their_order(tmp_path: Path) -> None:

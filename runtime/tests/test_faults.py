@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +113,11 @@ def progress(board: Board) -> Callable[[], bool]:
     return lambda: bool(board[WRONG]) or all(board[ANSWERS + i] > before[i] for i in range(CLIENTS))
 
 
+def succeeded(board: Board, old: int) -> Callable[[], bool]:
+    """A condition: another process than OLD serves."""
+    return lambda: board[SERVER] != old
+
+
 def shm_names() -> set[str]:
     """Names in /dev/shm that a test could have left: all but the folders in which runs of tests have their files."""
     return {
@@ -144,13 +150,13 @@ def test_server_kills(transport: str, tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
         where, _ = stack.enter_context(held(address_of(transport, tmp_path), board, Options(lanes=8)))
         for i in range(CLIENTS):
-            stack.enter_context(child(lambda i=i: load(where, board, i)))  # type: ignore[misc]
+            stack.enter_context(child(partial(load, where, board, i)))
         assert eventually(progress(board))
         for _ in range(kills):
             time.sleep(rng.uniform(0.001, 0.03))
             old = board[SERVER]
             os.kill(old, signal.SIGKILL)
-            assert eventually(lambda old=old: board[SERVER] != old), "no next server"  # type: ignore[misc]
+            assert eventually(succeeded(board, old)), "no next server"
             assert eventually(progress(board), 10), f"no progress, {[board[ANSWERS + i] for i in range(CLIENTS)]}"
             assert not board[WRONG]
         report(kills, "servers", transport, board)
@@ -281,7 +287,7 @@ def test_spare_takes_over(tmp_path: Path) -> None:
             old = board[SERVER]
             (spare,) = set(children(holder)) - {old}
             os.kill(old, signal.SIGKILL)
-            assert eventually(lambda old=old: board[SERVER] != old)  # type: ignore[misc]
+            assert eventually(succeeded(board, old))
             check(number, client.infer(request(number))[0])
             assert board[SERVER] == spare
         assert eventually(lambda: len(children(holder)) == 2)
@@ -303,6 +309,7 @@ def test_what_a_spare_prepares(spare: bool, tmp_path: Path) -> None:
         """Says when it is made."""
 
         schema = SCHEMA
+        spare: bool
 
         def __init__(self) -> None:
             with open(made, "a", encoding="ascii") as file:
@@ -311,7 +318,7 @@ def test_what_a_spare_prepares(spare: bool, tmp_path: Path) -> None:
         def __call__(self, batch: Batch) -> dict[str, Any]:
             return {"act": np.zeros((len(batch), 5), "f4"), "id": batch.arrays["id"]}
 
-    Handler.spare = spare  # type: ignore[attr-defined]
+    Handler.spare = spare
     address = address_of("shm", tmp_path)
     job = Job(Handler, (address,), Options(lanes=2, pages="4k"))
 

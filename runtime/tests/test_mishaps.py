@@ -13,14 +13,16 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import test_faults
-from firsttouch import InferenceClient, InferenceServer, Options, _holder
+from firsttouch import InferenceClient, InferenceServer, Options, _holder, _keeper
 from firsttouch import _session as session
+from firsttouch import client as client_module
 from firsttouch._holder import Holder
 from firsttouch._lanes import LANE, at
 from firsttouch._shm_server import ShmPort
@@ -32,7 +34,7 @@ from firsttouch.cli import _ask_for_metrics
 from firsttouch.client import AsyncInferenceClient
 from firsttouch.errors import BrokenError, BusyError, ExpiredError, HandlerError, TransportError
 from serving import SCHEMA, TRANSPORTS, address_of, check, child, end, eventually, request, serve, served
-from test_faults import ASKED, SERVER, Board, children, held
+from test_faults import ASKED, SERVER, Board, children, held, succeeded
 
 
 @contextlib.contextmanager
@@ -93,7 +95,7 @@ def test_suspect_is_taken_alone(transport: str, tmp_path: Path) -> None:
             shm, unix = sorted(server._ports, key=lambda port: port.address.scheme)
             assert isinstance(shm, ShmPort)
             assert isinstance(unix, StreamPort)
-            assert eventually(lambda unix=unix: server._poller.run(0.01) and bool(unix.whole))  # type: ignore[misc]
+            assert eventually(partial(_arrived, server._poller, unix))
             if transport == "shm":
                 shm._suspects = [slot for slot in shm._slots if slot._words[slot.req] != slot.seen]
             else:
@@ -242,7 +244,7 @@ def test_child_ends_by_itself(transport: str, tmp_path: Path) -> None:
                 check(number, client.infer(request(number))[0])
             old = board[SERVER]
             os.kill(old, signal.SIGTERM)
-            assert eventually(lambda old=old: board[SERVER] != old)  # type: ignore[misc]
+            assert eventually(succeeded(board, old))
         with InferenceClient(where) as client:
             check(5, client.infer(request(5))[0])
     assert not list(tmp_path.iterdir())
@@ -404,12 +406,30 @@ def test_server_that_welcomes_byte_by_byte(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
-def test_no_patience(transport: str, tmp_path: Path) -> None:
+def test_no_patience(transport: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A timeout of 0 is an attempt to connect, and requests that are late at once."""
+    monkeypatch.setattr(client_module, "SHORTEST_TRY_SECONDS", 20.0)
     with served(address_of(transport, tmp_path)) as (where, _), InferenceClient(where, timeout=0) as client:
         with pytest.raises(ExpiredError):
             client.infer(request(1))
         check(1, client.infer(request(1), timeout=10)[0])
+
+
+def test_close_while_a_client_leaves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The thread that looks after clients ends only when it was asked to, however late the asking is done."""
+
+    class Slow:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(os, name)
+
+        def eventfd_write(self, fd: int, value: int) -> None:
+            client.close()
+            time.sleep(0.3)
+            os.eventfd_write(fd, value)
+
+    with InferenceServer(address_of("shm", tmp_path), SCHEMA, options=Options(lanes=1, pages="4k")) as server:
+        client = InferenceClient(server.addresses[0])
+        monkeypatch.setattr(_keeper, "os", Slow())
 
 
 def test_metrics_of_a_server_that_has_just_died() -> None:
@@ -467,6 +487,12 @@ def test_write_into_a_closed_lane(tmp_path: Path) -> None:
                 check(7, other.reply)
 
 
+def _arrived(poller: Poller, unix: StreamPort) -> bool:
+    """Whether a whole request is there, after a look for more."""
+    poller.run(0.01)
+    return bool(unix.whole)
+
+
 def _owner_of(lane: Any) -> int:
     """The index of the word that says whose LANE is."""
     return int(lane._req) + (at(LANE, "owner_pid") - at(LANE, "req_seq")) // 4
@@ -507,11 +533,11 @@ def test_doorbell_that_is_filled_up_again(spin_ns: int, tmp_path: Path) -> None:
         where, _ = stack.enter_context(served(address_of("shm", tmp_path), options=options))
         honest = stack.enter_context(InferenceClient(where, timeout=5))
         evil = stack.enter_context(InferenceClient(where, reconnect=False))
-        (lane,) = evil._connector.session().link.lanes
+        lane: Any = evil._connector.session().link.lanes[0]
         # Children get nothing of a client: they are made of its lane while the hook of fork() does not see that.
         session._open_sessions.discard(evil._connector.session())
         _block(lane)
-        stack.enter_context(child(lambda: _fill(lane._chime)))  # type: ignore[attr-defined]
+        stack.enter_context(child(lambda: _fill(lane._chime)))
         stack.enter_context(child(lambda: _ask_asleep(lane, board)))
         number = 0
         end_at = time.monotonic() + 30

@@ -133,9 +133,9 @@ def test_the_priority_belongs_to_the_policy() -> None:
         pytest.skip("SCHED_FIFO is not granted here")
     assert done.stdout == "fifo 7 fifo 7\n", done.stderr
     faults: list[str] = []
-    file = types.SimpleNamespace(cpus=[], fifo_priority=8)
+    file: Any = types.SimpleNamespace(cpus=[], fifo_priority=8)
     row = {"tid": 1, "name": "x", "cpus": "0", "policy": "fifo", "priority": 7}
-    _ping._check_threads(file, {"serving": 1, "threads": [row]}, faults)  # type: ignore[arg-type]
+    _ping._check_threads(file, {"serving": 1, "threads": [row]}, faults)
     assert faults == ["the serving thread has policy fifo 7, the file asks for fifo 8"]
 
 

@@ -9,6 +9,7 @@ import random
 import signal
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -100,7 +101,7 @@ def test_kills_under_load(folder: Path) -> None:
         manager = stack.enter_context(managed(folder, *words(folder)))
         memory = segment(manager)
         for i in range(CLIENTS):
-            stack.enter_context(child(lambda i=i: load(where, board, i)))  # type: ignore[misc]
+            stack.enter_context(child(partial(load, where, board, i)))
         client = stack.enter_context(InferenceClient(where, reconnect=False))
         lane = stack.enter_context(client.lane())
         assert eventually(progress(board))

@@ -10,6 +10,7 @@ import mmap
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -32,9 +33,9 @@ from weights_host import available
 
 
 @contextlib.contextmanager
-def domain(n_lanes: int = 4, **chosen: object) -> Iterator[Domain]:
+def domain(n_lanes: int = 4, **chosen: Any) -> Iterator[Domain]:
     """A domain that is closed again."""
-    made = Domain.create(SCHEMA, n_lanes, **chosen)  # type: ignore[arg-type]
+    made = Domain.create(SCHEMA, n_lanes, **chosen)
     try:
         yield made
     finally:
@@ -275,7 +276,7 @@ class LaneMachine(RuleBasedStateMachine):
         self.made = Domain.create(SCHEMA, 3, pages="4k")
         self.poller = Poller()
         self.number = 0
-        self.taken: list[tuple[object, int]] = []
+        self.taken: list[tuple[Any, int]] = []
         self.words = self.made.segment.words
 
     @initialize()
@@ -288,7 +289,8 @@ class LaneMachine(RuleBasedStateMachine):
     def client(self, lane: int) -> ShmLane:
         self.words[(self.made.segment.control(lane) + at(LANE, "owner_pid")) // 4] = 1
         self.words[_shm.index("leases")] += 1
-        return ShmLane(_Link(self.made), lane, self.made.bells[lane], self.made.chimes[lane])  # type: ignore[arg-type]
+        link: Any = _Link(self.made)
+        return ShmLane(link, lane, self.made.bells[lane], self.made.chimes[lane])
 
     @rule(lane=st.integers(0, 2))
     def ask(self, lane: int) -> None:
@@ -302,8 +304,9 @@ class LaneMachine(RuleBasedStateMachine):
 
     @rule(limit=st.integers(1, 3))
     def take(self, limit: int) -> None:
-        for slot in self.port.ready(limit):
-            lane = slot.lane  # type: ignore[attr-defined]
+        ready: list[Any] = self.port.ready(limit)
+        for slot in ready:
+            lane = slot.lane
             self.tries[lane] += 1
             try:
                 assert slot.accept() == b""
@@ -318,9 +321,9 @@ class LaneMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def answer(self, data: st.DataObject) -> None:
         slot, number = self.taken.pop(data.draw(st.integers(0, len(self.taken) - 1)))
-        np.frombuffer(slot.reply_fields[0], "f4")[:] = 2 * number  # type: ignore[attr-defined]
-        np.frombuffer(slot.reply_fields[1], "i8")[:] = number  # type: ignore[attr-defined]
-        slot.finish(Status.OK, b"")  # type: ignore[attr-defined]
+        np.frombuffer(slot.reply_fields[0], "f4")[:] = 2 * number
+        np.frombuffer(slot.reply_fields[1], "i8")[:] = number
+        slot.finish(Status.OK, b"")
 
     @rule()
     def server_dies(self) -> None:
@@ -353,16 +356,16 @@ class LaneMachine(RuleBasedStateMachine):
         for _ in range(2):
             while self.taken:
                 slot, number = self.taken.pop()
-                np.frombuffer(slot.reply_fields[0], "f4")[:] = 2 * number  # type: ignore[attr-defined]
-                np.frombuffer(slot.reply_fields[1], "i8")[:] = number  # type: ignore[attr-defined]
-                slot.finish(Status.OK, b"")  # type: ignore[attr-defined]
+                np.frombuffer(slot.reply_fields[0], "f4")[:] = 2 * number
+                np.frombuffer(slot.reply_fields[1], "i8")[:] = number
+                slot.finish(Status.OK, b"")
             for _ in range(8):
                 self.take(3)
         while self.taken:
             slot, number = self.taken.pop()
-            np.frombuffer(slot.reply_fields[0], "f4")[:] = 2 * number  # type: ignore[attr-defined]
-            np.frombuffer(slot.reply_fields[1], "i8")[:] = number  # type: ignore[attr-defined]
-            slot.finish(Status.OK, b"")  # type: ignore[attr-defined]
+            np.frombuffer(slot.reply_fields[0], "f4")[:] = 2 * number
+            np.frombuffer(slot.reply_fields[1], "i8")[:] = number
+            slot.finish(Status.OK, b"")
         self.answers_belong()
         assert all(number is None for number in self.asked), "a request was lost"
         for lane in self.lanes:

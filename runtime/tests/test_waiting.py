@@ -8,7 +8,9 @@ import os
 import signal
 import threading
 import time
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -106,7 +108,8 @@ def test_bell_that_the_owner_before_filled(tmp_path: Path, monkeypatch: pytest.M
     options = Options(lanes=1, spin_ns=0)
     with served(address_of("shm", tmp_path), options=options) as (where, _):
         with InferenceClient(where) as client, client.lane() as lane:
-            os.eventfd_write(lane._lane._bell, 2**64 - 2)  # type: ignore[attr-defined]
+            inner: Any = lane._lane
+            os.eventfd_write(inner._bell, 2**64 - 2)
         for _ in range(3):
             with InferenceClient(where) as client:
                 began = time.monotonic()
@@ -119,16 +122,16 @@ def test_copy_and_wake_up_at_once(tmp_path: Path) -> None:
     """A server that sleeps is rung before the arrays are copied; a lane of a closed client rings nobody."""
     with served(address_of("shm", tmp_path), options=Options(lanes=1)) as (where, _):
         with InferenceClient(where) as client, client.lane() as leased:
-            lane = leased._lane
-            words, sleeping = lane._words, lane._srv_sleep  # type: ignore[attr-defined]
+            lane: Any = leased._lane
+            words, sleeping = lane._words, lane._srv_sleep
             # The sleep in which it was greeted ends yet; the one after an answer lasts.
             lane.write(request(2))
             leased.infer()
             check(2, leased.reply)
             assert eventually(lambda: words[sleeping] == 1)
-            hush(lane._bell)  # type: ignore[attr-defined]
+            hush(lane._bell)
             lane.write(request(1))
-            assert os.eventfd_read(lane._bell) == 1  # type: ignore[attr-defined]
+            assert os.eventfd_read(lane._bell) == 1
             leased.infer()
             check(1, leased.reply)
         assert eventually(lambda: words[sleeping] == 1)
@@ -181,7 +184,7 @@ def test_many_clients_none_starved(tmp_path: Path) -> None:
     with contextlib.ExitStack() as stack:
         where, _ = stack.enter_context(served(address_of("shm", tmp_path), options=Options(lanes=16)))
         for i in range(clients):
-            stack.enter_context(child(lambda i=i: one(where, i)))  # type: ignore[misc]
+            stack.enter_context(child(partial(one, where, i)))
         assert eventually(lambda: all(board[ANSWERS + i] for i in range(clients)), 20)
         before = [board[ANSWERS + i] for i in range(clients)]
         time.sleep(seconds)

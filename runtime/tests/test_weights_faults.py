@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -287,11 +288,17 @@ def test_first_error_of_several() -> None:
 
 
 def test_first_error_of_two_threads() -> None:
-    """It is the first in order, not in time."""
+    """Of those that were begun it is the first in order, not in time."""
+    begun, failed = threading.Event(), threading.Event()
 
     def fail(item: int) -> None:
         if item == 0:
+            begun.set()
+            failed.wait(20)
             time.sleep(0.1)
+        else:
+            begun.wait(20)
+            failed.set()
         raise ValueError(item)
 
     with Workers(2, Placement("any", ())) as workers, pytest.raises(ValueError, match=r"^0$"):

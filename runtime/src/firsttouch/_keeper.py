@@ -23,7 +23,7 @@ from firsttouch._shm_client import MAX_LANES_OF_CLIENT
 from firsttouch._shm_server import Domain
 from firsttouch._sockets import AWAY_SECONDS, Door, Listener
 from firsttouch._transport import Poller
-from firsttouch._waiting import edges_of, hush, try_edges
+from firsttouch._waiting import edges_of, try_edges
 from firsttouch._wire import (
     HEADER_BYTES,
     Hello,
@@ -86,7 +86,7 @@ class Keeper:
         self._deaf = BusyError("the service manager takes no messages")
         self._stop = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._stopping = False
-        self._poller.add(self._stop, lambda _: hush(self._stop))
+        self._poller.add(self._stop, self._asked_to_stop)
         self._door = Door(listener, self._poller, self._accept)
         if store is not None:
             self._adopt(store)
@@ -120,8 +120,11 @@ class Keeper:
 
     def stop(self) -> None:
         """Make run() end soon. From any thread."""
-        self._stopping = True
+        # The event alone: a word beside it could be seen first, and run() close the eventfd before it is written.
         os.eventfd_write(self._stop, 1)
+
+    def _asked_to_stop(self, _: int) -> None:
+        self._stopping = True
 
     def close(self) -> None:
         """Hang up on all and stop listening."""
