@@ -49,12 +49,19 @@ def detect(root: str = "/") -> Backend:
     if layout and layout[0] not in ("bls", "auto", "other"):
         raise BootError("unsupported_bootloader", f"kernel-install makes {layout[0]} images", layout[1])
     found: list[type[Backend]] = []
-    if _bls(root):
-        found.append(BlsBackend)
-    elif _grub(root):
-        found.append(GrubBackend)
+    refused: BootError | None = None
+    try:
+        if _bls(root):
+            found.append(BlsBackend)
+        elif _grub(root):
+            found.append(GrubBackend)
+    except BootError as exc:
+        refused = exc
     if _systemd_boot(root):
         found.append(SystemdBootBackend)
+    # A GRUB that is left over, whatever it is like, is no matter where systemd-boot ran.
+    if refused and not _ran_systemd_boot(root):
+        raise refused
     if len(found) > 1:
         found = [_arbitrate(root, found)]
     if not found:
@@ -64,9 +71,9 @@ def detect(root: str = "/") -> Backend:
 
 def _arbitrate(root: str, found: list[type[Backend]]) -> type[Backend]:
     """GRUB and systemd-boot are both installed: what ran says which one it is."""
-    info = efi_loader(root)
-    if info and info.lower().startswith("systemd-boot"):
+    if _ran_systemd_boot(root):
         return SystemdBootBackend
+    info = efi_loader(root)
     if info and info.lower().startswith("grub"):
         return found[0]
     raise BootError(
@@ -123,7 +130,11 @@ def _systemd_boot(root: str) -> bool:
         )
         if installed or (entries and _there(root, f"{place}/loader/loader.conf")):
             return True
-    return bool((efi_loader(root) or "").lower().startswith("systemd-boot"))
+    return _ran_systemd_boot(root)
+
+
+def _ran_systemd_boot(root: str) -> bool:
+    return (efi_loader(root) or "").lower().startswith("systemd-boot")
 
 
 def _family(root: str) -> set[str]:

@@ -163,6 +163,25 @@ def test_unified_kernel_images_are_refused(default: str | None, tmp_path: Path) 
     assert info(root, want=WANT)["wanted"]["reason"] == "unsupported_bootloader"
 
 
+@pytest.mark.parametrize(
+    "left",
+    [
+        {"/etc/os-release": 'ID="opensuse-tumbleweed"\nID_LIKE="opensuse suse"\n'},
+        {"/usr/sbin/grub2-mkconfig": "#!/bin/sh\n. /etc/default/grub\n"},
+        {"/etc/os-release": 'ID="fedora"\n', "/etc/default/grub": "GRUB_ENABLE_BLSCFG=false\n"},
+    ],
+)
+def test_a_grub_that_is_left_over_is_no_matter_where_systemd_boot_ran(left: dict[str, str], tmp_path: Path) -> None:
+    root = host(tmp_path)
+    for path, text in {"/etc/default/grub": "GRUB_TIMEOUT=8\n", **left}.items():
+        put(root, path, text)
+    assert [row["reason"] for row in info(root)["problems"]] == ["unsupported_bootloader"]  # nothing tells which one
+    efi_variable(root, "LoaderInfo", "GRUB 2.12")
+    assert [row["reason"] for row in info(root)["problems"]] == ["unsupported_bootloader"]
+    efi_variable(root, "LoaderInfo", "systemd-boot 257")
+    assert info(root)["bootloader"] == "systemd_boot" and not info(root)["problems"]
+
+
 def test_a_foreign_token_in_one_entry_is_named(tmp_path: Path) -> None:
     root = host(tmp_path)
     path = root / f"{ENTRIES.lstrip('/')}/{MACHINE}-6.12.9+deb13-amd64.conf"
