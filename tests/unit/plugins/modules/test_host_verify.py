@@ -209,7 +209,8 @@ def test_only_a_staged_argument_that_takes_hardware_away_fails(
 
 _SMT_AWAY = (
     *("mitigations=auto,nosmt", "mitigations=auto,nosmt;no_user_user", "l1tf=full", "l1tf=full,force"),
-    *("l1tf=flush,nosmt", "mds=full,nosmt", "retbleed=auto,nosmt", "tsx_async_abort=full,nosmt", "mmio-stale-data=full,nosmt"),
+    *("l1tf=flush,nosmt", "mds=full,nosmt", "retbleed=auto,nosmt", "tsx_async_abort=full,nosmt"),
+    "mmio-stale-data=full,nosmt",
 )
 _MEMORY_AWAY = ("memmap=64G$64G", "memmap=4G!12G", "memmap=1M@2M,4K$1M", "memmap=exactmap")
 _KEEPS = ("mitigations=auto", "l1tf=flush", "mds=full", "spectre_v2=nosmt", "nosmtx", "memmap=1G@4G")
