@@ -15,6 +15,7 @@ from support import CASES, put, run_module
 TREES = CASES.parent / "boot"
 KEYS = ["default_hugepagesz", "hugepagesz", "hugepages"]
 WANT = ["default_hugepagesz=2M", "hugepagesz=2M", "hugepages=1024"]
+LINUX, DEFAULT = "GRUB_CMDLINE_LINUX", "GRUB_CMDLINE_LINUX_DEFAULT"
 DROPIN = "/etc/default/grub.d/zzz-firsttouch.cfg"
 _PLACES = {
     "grub.default": "/etc/default/grub",

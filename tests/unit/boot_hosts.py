@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from ansible_collections.firsttouch.host.plugins.module_utils._boot_apply import change
 from ansible_collections.firsttouch.host.plugins.module_utils._boot_types import Runner
@@ -90,7 +91,23 @@ def rhel(root: Path) -> Path:
     return root
 
 
-def run_live(root: Path, run: Runner | None, check: bool = False, **given: object) -> dict[str, object]:
+def entries(root: Path) -> list[Path]:
+    return sorted(root.glob("boot/**/loader/entries/*.conf"))
+
+
+def el8(root: Path, options: str = "ro") -> Path:
+    """The same as RHEL 8 has it: OPTIONS of all entries stand in grubenv."""
+    rhel(root)
+    for path in entries(root):
+        rows = path.read_text().splitlines()
+        path.write_text("\n".join("options $kernelopts $tuned_params" if r.startswith("opt") else r for r in rows))
+    block = root / "boot/grub2/grubenv"
+    text = block.read_text().rstrip("#") + f"kernelopts=root=/dev/mapper/vg-root {options} quiet\n"
+    block.write_text(text + "#" * (1024 - len(text)))
+    return root
+
+
+def run_live(root: Path, run: Runner | None, check: bool = False, **given: object) -> dict[str, Any]:
     """kernel_cmdline on ROOT as if it were the running host. Raises BootError."""
     from unittest import mock
 

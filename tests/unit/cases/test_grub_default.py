@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 from boot_cases import (
+    DEFAULT,
     KEYS,
+    LINUX,
     WANT,
     change,
     dash_value,
@@ -26,7 +28,6 @@ from boot_cases import (
 )
 from support import CASES, case_expected
 
-LINUX, DEFAULT = "GRUB_CMDLINE_LINUX", "GRUB_CMDLINE_LINUX_DEFAULT"
 ALL = sorted(path.parent.name for path in CASES.glob("grub-*/grub.default"))
 GOOD = [case for case in ALL if case != "grub-unquoted-with-space"]
 

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 from boot_cases import (
+    DEFAULT,
     DROPIN,
+    LINUX,
     WANT,
     change,
     dash_value,
@@ -20,8 +22,6 @@ from boot_cases import (
     value,
 )
 from support import case_expected
-
-LINUX, DEFAULT = "GRUB_CMDLINE_LINUX", "GRUB_CMDLINE_LINUX_DEFAULT"
 
 
 def test_conditional_dropin_is_evaluated_or_refused(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from ansible_collections.firsttouch.host.plugins.module_utils._boot_bls import B
 from ansible_collections.firsttouch.host.plugins.module_utils._boot_types import BootError
 from ansible_collections.firsttouch.host.plugins.module_utils._kernel_facts import KernelFacts
 from boot_cases import KEYS, WANT, change, hashes, info, put
-from boot_hosts import StandInGrubby, rhel, run_live
+from boot_hosts import StandInGrubby, el8, rhel, run_live
 
 DEFAULT = "etc/default/grub"
 CMDLINE = "etc/kernel/cmdline"
@@ -21,21 +21,6 @@ CREATED = "var/lib/firsttouch/kernel-cmdline.created"
 def lines(root: Path) -> dict[str, str]:
     """The command line of every entry."""
     return {entry.id[-20:]: entry.line for entry in BlsBackend(str(root), True).entries()}
-
-
-def el8(root: Path) -> Path:
-    """The same host with entries that use $kernelopts."""
-    rhel(root)
-    for path in (root / "boot/loader/entries").glob("*.conf"):
-        rows = path.read_text().splitlines()
-        path.write_text(
-            "\n".join("options $kernelopts $tuned_params" if r.startswith("opt") else r for r in rows)
-        )
-    block = root / "boot/grub2/grubenv"
-    text = block.read_text().rstrip("#") + "kernelopts=root=/dev/mapper/vg-root ro quiet\n"
-    block.write_text(text + "#" * (1024 - len(text)))
-    (root / CMDLINE).unlink()
-    return root
 
 
 @pytest.mark.parametrize("age", ["", "plain"])
@@ -127,7 +112,7 @@ def test_new_tokens_take_the_place_of_old_ones(tmp_path: Path) -> None:
     assert run.runs[-1][1] == "--remove-args=default_hugepagesz=2M hugepages=1024 isolcpus=1"
     for line in [*lines(root).values(), (root / CMDLINE).read_text()]:
         assert [t for t in line.split() if "huge" in t or "isol" in t] == new
-    gone = [row["resource"] for row in result["changes"] if row["after"] is None]  # type: ignore[attr-defined]
+    gone = [row["resource"] for row in result["changes"] if row["after"] is None]
     assert gone == ["token:default_hugepagesz=2M", "token:hugepages=1024", "token:isolcpus=1"]
 
 
@@ -162,6 +147,7 @@ def test_what_grubby_left_is_read_back(tmp_path: Path) -> None:
 
 def test_kernelopts_in_the_environment_block(tmp_path: Path) -> None:
     root = el8(tmp_path)
+    (root / CMDLINE).unlink()
     result = run_live(root, StandInGrubby(root), tokens=WANT, keys=KEYS, owned=[])
     line = "root=/dev/mapper/vg-root ro quiet " + " ".join(WANT) + " skew_tick=1"
     assert result["next_boot_line"] == line
@@ -173,6 +159,7 @@ def test_kernelopts_in_the_environment_block(tmp_path: Path) -> None:
 def test_every_entry_must_end_up_right(tmp_path: Path) -> None:
     """Behind $kernelopts an entry can say something of its own that comes first in effect."""
     root = el8(tmp_path)
+    (root / CMDLINE).unlink()
     path = next((root / "boot/loader/entries").glob("*427.9.1*"))
     path.write_text(path.read_text().replace("$kernelopts", "hugepages=3 $kernelopts"))
     before = hashes(root)

@@ -10,25 +10,10 @@ from typing import Any
 import pytest
 from ansible_collections.firsttouch.host.plugins.module_utils._boot_types import BootError
 from boot_cases import KEYS, WANT, change, hashes, tree
-from boot_hosts import StandInGrubby, StandInMkconfig, debian, rhel, run_live
+from boot_hosts import StandInGrubby, StandInMkconfig, debian, el8, entries, rhel, run_live
 
 Make = Callable[[Path], Path]
 BARE = ["1", "single", "s", "S", "emergency", "rescue", "systemd.unit=rescue.target"]
-
-
-def entries(root: Path) -> list[Path]:
-    return sorted(root.glob("boot/**/loader/entries/*.conf"))
-
-
-def el8(root: Path) -> Path:
-    rhel(root)
-    for path in entries(root):
-        rows = path.read_text().splitlines()
-        path.write_text("\n".join("options $kernelopts $tuned_params" if r.startswith("opt") else r for r in rows))
-    block = root / "boot/grub2/grubenv"
-    text = block.read_text().rstrip("#") + "kernelopts=root=/dev/mapper/vg-root ro quiet\n"
-    block.write_text(text + "#" * (1024 - len(text)))
-    return root
 
 
 HOSTS: dict[str, tuple[Make, Any]] = {

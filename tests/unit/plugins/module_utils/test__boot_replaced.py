@@ -14,15 +14,11 @@ from ansible_collections.firsttouch.host.plugins.module_utils import _boot_plan
 from ansible_collections.firsttouch.host.plugins.module_utils._boot_types import BootError
 from ansible_collections.firsttouch.host.plugins.module_utils._files import atomic_write
 from boot_cases import KEYS, WANT, change, hashes, put, tree
-from boot_hosts import StandInGrubby, StandInMkconfig, debian, rhel, run_live
+from boot_hosts import StandInGrubby, StandInMkconfig, debian, el8, entries, rhel, run_live
 
 REPLACED = "var/lib/firsttouch/replaced.json"
 BACKUP = "var/lib/firsttouch/grub.cfg.before"
 FOREIGN = "hugepages=5"
-
-
-def entries(root: Path) -> list[Path]:
-    return sorted(root.glob("boot/**/loader/entries/*.conf"))
 
 
 def plant(path: Path, old: str, new: str) -> None:
@@ -48,14 +44,8 @@ def bls(root: Path) -> Path:
     return root
 
 
-def el8(root: Path) -> Path:
-    rhel(root)
-    for path in entries(root):
-        rows = path.read_text().splitlines()
-        path.write_text("\n".join("options $kernelopts $tuned_params" if r.startswith("opt") else r for r in rows))
-    block = root / "boot/grub2/grubenv"
-    text = block.read_text().rstrip("#") + f"kernelopts=root=/dev/mapper/vg-root {FOREIGN}  ro quiet\n"
-    block.write_text(text + "#" * (1024 - len(text)))
+def el8_with_foreign(root: Path) -> Path:
+    el8(root, f"{FOREIGN}  ro")
     (root / "etc/kernel/cmdline").unlink()
     return root
 
@@ -71,7 +61,7 @@ def systemd(root: Path) -> Path:
 HOSTS: dict[str, tuple[Callable[[Path], Path], Any]] = {
     "grub": (grub, StandInMkconfig),
     "bls": (bls, StandInGrubby),
-    "el8": (el8, StandInGrubby),
+    "el8": (el8_with_foreign, StandInGrubby),
     "systemd": (systemd, None),
 }
 

@@ -40,6 +40,18 @@ def run(root: Path, values: dict[str, str], restore: dict[str, str] | None = Non
     return plan
 
 
+def refuse(monkeypatch: pytest.MonkeyPatch, *values: str) -> None:
+    """Let the kernel refuse what ends so, as FILE=VALUE."""
+    real = _thp._write
+
+    def write(path: str, value: str) -> None:
+        if f"{path}={value}".endswith(values):
+            raise OSError(errno.EPERM, "Operation not permitted", path)
+        real(path, value)
+
+    monkeypatch.setattr(_thp, "_write", write)
+
+
 def test_both_are_set_and_the_second_time_nothing(host: Path) -> None:
     plan = run(host, {"defrag": "defer", "enabled": "madvise"})
     assert chosen(host) == {"enabled": "madvise", "defrag": "defer"}
@@ -80,14 +92,7 @@ def test_what_this_kernel_cannot_be_given_back_stops_nothing(host: Path) -> None
 
 def test_what_cannot_be_undone_is_said(host: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = _thp.make_plan(str(host), {"enabled": "never", "defrag": "never"}, {}, live=True)
-    real = _thp._write
-
-    def refuse(path: str, value: str) -> None:
-        if path.endswith("defrag") or value == "always":
-            raise OSError(errno.EPERM, "Operation not permitted", path)
-        real(path, value)
-
-    monkeypatch.setattr(_thp, "_write", refuse)
+    refuse(monkeypatch, "/defrag=never", "=always")
     with pytest.raises(_thp.ThpError, match="enabled could not be put back") as info:
         _thp.apply_plan(plan)
     assert info.value.reason == "not_undone"
@@ -105,14 +110,7 @@ def test_a_word_that_the_kernel_does_not_offer_changes_nothing(host: Path) -> No
 
 def test_a_refused_write_undoes_the_others(host: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = _thp.make_plan(str(host), {"enabled": "never", "defrag": "never"}, {}, live=True)
-    real = _thp._write
-
-    def refuse(path: str, value: str) -> None:
-        if path.endswith("defrag") and value == "never":
-            raise OSError(errno.EPERM, "Operation not permitted", path)
-        real(path, value)
-
-    monkeypatch.setattr(_thp, "_write", refuse)
+    refuse(monkeypatch, "/defrag=never")
     with pytest.raises(_thp.ThpError, match="Operation not permitted"):
         _thp.apply_plan(plan)
     assert chosen(host) == {"enabled": "always", "defrag": "always"} and not (host / "etc").exists()

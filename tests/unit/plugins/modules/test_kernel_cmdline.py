@@ -11,8 +11,10 @@ from unittest import mock
 import pytest
 from ansible.module_utils.basic import AnsibleModule
 from boot_cases import (
+    DEFAULT,
     DROPIN,
     KEYS,
+    LINUX,
     WANT,
     change,
     dash_value,
@@ -24,7 +26,6 @@ from boot_cases import (
     value,
 )
 
-LINUX, DEFAULT = "GRUB_CMDLINE_LINUX", "GRUB_CMDLINE_LINUX_DEFAULT"
 GRUB = "/etc/default/grub"
 REPLACED = "/var/lib/firsttouch/replaced.json"
 
