@@ -9,6 +9,7 @@ refused with its line. The grammar is that of POSIX.1-2017, XCU 2.
 
 from __future__ import annotations
 
+import errno
 import re
 
 from ._boot_shell_ast import AndOr, Assign, Case, Command, Group, If, Pipeline, ShellError, Simple, Word
@@ -198,6 +199,8 @@ class Parser(WordReader):
     def _assign(self, match: re.Match[str]) -> Assign:
         line = self._line()
         append = match.group(2) == "+="
+        if append and self.bash is None:
+            raise OSError(errno.ENODATA, f"not in the recording, and decides what {match.group(1)}+= means", "/bin/sh")
         if append and not self.bash:
             raise self._refuse(f"{match.group(1)}+= is bash only; grub-mkconfig runs under sh")
         self.pos = match.end()

@@ -8,6 +8,7 @@ both ways, and what differs between them becomes opaque.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from dataclasses import replace
@@ -30,8 +31,8 @@ from ._boot_shell_ast import (
     Simple,
     Word,
 )
-from ._boot_shell_expand import arithmetic, grep_finds, kept, printed
-from ._boot_shell_test import evaluate_test
+from ._boot_shell_expand import arithmetic, assigned, grep_finds, kept, printed
+from ._boot_shell_test import evaluate_test, may_lack
 from ._boot_types import BootError, Origin, Problem, Source, Step, Value
 from ._files import read_text, resolve
 
@@ -71,6 +72,8 @@ class Evaluator:
     def source(self, path: str) -> bool | None:
         """Evaluate the file PATH of the sysroot; return its exit status as true, false or None (unknown)."""
         text = self.overlay[path] if path in self.overlay else read_text(self.root, path)
+        if text is None and may_lack(self.root, path):
+            raise OSError(errno.ENODATA, "not in the recording", path)
         if text is None:
             raise BootError("file_missing", "the file is sourced but does not exist", path)
         if len(self._stack) >= _MAX_SOURCES:
@@ -131,8 +134,12 @@ class Evaluator:
     def _searched(self, commands: list[Command]) -> bool | None:
         """Whether `echo TEXT | grep PATTERN` finds it; None for other pipelines."""
         before, steps = dict(self.variables), list(self.steps)
-        rows = [self._arguments(command) for command in commands]
-        self.variables, self.steps = before, steps  # every part runs in a process of its own
+        try:
+            rows = [self._arguments(command) for command in commands]
+        except BootError:  # `${x?}` ends the process of its part alone
+            return None
+        finally:
+            self.variables, self.steps = before, steps  # every part runs in a process of its own
         first, second = rows[0], rows[-1]
         if len(rows) != 2 or not first or not second or getattr(commands[0], "redirected", True):
             return None
@@ -278,8 +285,10 @@ class Evaluator:
         if builtin:
             return builtin(node)
         if name in ("false", "echo"):
+            self._nothing(node)
             return name == "echo"
         if tested and name is not None and (name not in _STATEFUL or _only_asks(node)):
+            self._nothing(node)
             return None
         shown = (
             name
@@ -293,7 +302,7 @@ class Evaluator:
     def _nothing(self, node: Simple) -> bool:
         for word in node.words:
             if isinstance(word, Word):
-                self.expand(word)  # which may assign: `: ${x:=y}`
+                self.expand(word)  # which may assign: `: ${x:=y}`, `: $((n=1))`
         return True
 
     def _assign(self, node: Assign) -> None:
@@ -394,8 +403,10 @@ class Evaluator:
             result = arithmetic(part.expression, self._number_text)
             if result is not None:
                 return Value(tuple((char, None) for char in str(result)))
-            text = "an arithmetic expansion"
-            return Value(opaque=Problem("arithmetic_expansion", text, self._file, part.line))
+            problem = Problem("arithmetic_expansion", "an arithmetic expansion", self._file, part.line)
+            for name in assigned(part.expression, self._number_text):
+                self.variables[name] = Value(opaque=problem)
+            return Value(opaque=problem)
         return self._param(part)
 
     def _number_text(self, name: str) -> str | None:
@@ -443,12 +454,13 @@ def _parts(node: Simple) -> list[Part]:
     return [part for assign in node.assigns for part in assign.word.parts]
 
 
-def _sh_is_bash(root: str) -> bool:
-    """Whether the /bin/sh of the sysroot ROOT is bash, as on RHEL and SUSE."""
+def _sh_is_bash(root: str) -> bool | None:
+    """Whether the /bin/sh of the sysroot ROOT is bash, as on RHEL and SUSE; None where a recording does not tell."""
     try:
-        return os.path.basename(resolve(root, "/bin/sh")) == "bash"
+        name = os.path.basename(resolve(root, "/bin/sh"))
     except OSError:
-        return False
+        return None
+    return None if name == "sh" and may_lack(root, "/bin/sh") else name == "bash"
 
 
 def _only_asks(node: Simple) -> bool:

@@ -11,6 +11,8 @@ from collections.abc import Callable
 
 _TOKEN = re.compile(r"\s*(?:(0[xX][0-9a-fA-F]+|[0-9]+)|(\$?\{?[A-Za-z_][A-Za-z0-9_]*\}?)|([-+*/%()]))")
 _NAME = re.compile(r"\$\{([A-Za-z_]\w*)\}|\$([A-Za-z_]\w*)|([A-Za-z_]\w*)", re.ASCII)
+_WORD = re.compile(r"(?<!\w)[A-Za-z_]\w*", re.ASCII)
+_ASSIGNS = re.compile(r"(?<![=!<>])=(?!=)|<<=|>>=|\+\+|--")
 _NUMBER = re.compile(r"[0-9]+|0[xX][0-9a-fA-F]+")
 _LIMIT = 1 << 63
 
@@ -31,6 +33,20 @@ def arithmetic(text: str, lookup: Callable[[str], str | None]) -> int | None:
     except (_Unclear, RecursionError):
         return None
     return None if rest else value
+
+
+def assigned(text: str, lookup: Callable[[str], str | None]) -> set[str]:
+    """The variables that TEXT between `$((` and `))` may give a value, by itself or by what is in its variables."""
+    names: set[str] = set()
+    texts = [text]
+    assigns = False
+    while texts:
+        here = texts.pop()
+        assigns = assigns or bool(_ASSIGNS.search(here))
+        more = set(_WORD.findall(here)) - names
+        names |= more
+        texts += [lookup(name) or "" for name in sorted(more)]
+    return names if assigns else set()
 
 
 def _tokens(text: str, lookup: Callable[[str], str | None]) -> list[int | str]:

@@ -8,7 +8,8 @@ import re
 import stat
 from collections.abc import Callable
 
-from ._files import resolve
+from ._files import exists, resolve
+from ._topology_host import MANIFEST
 
 _INTEGER = {
     "-eq": lambda a, b: a == b,
@@ -27,7 +28,15 @@ _FILE_TESTS: dict[str, Callable[[os.stat_result], bool]] = {
     "-s": lambda info: info.st_size > 0,
     "-x": lambda info: stat.S_ISDIR(info.st_mode) or bool(info.st_mode & 0o111),
 }
+# What a recording has whole: what is not there was not on the host. Of all else it has what our readers look at, and
+# programs, if at all, empty.
+_WHOLE = re.compile(r"/etc/default/grub(\.d(/[^/]+)?)?|/sys/firmware/efi")
 _NUMBER = re.compile(r"[ \t\n]*[-+]?[0-9]+[ \t\n]*")
+
+
+def may_lack(root: str, path: str) -> bool:
+    """Whether ROOT is a recording of a host that may have PATH although it is not there."""
+    return os.path.realpath(root) != "/" and exists(root, MANIFEST) and not _WHOLE.fullmatch(path)
 
 
 class _BadTestError(Exception):
@@ -80,8 +89,11 @@ def _unary(operator: str, operand: str, root: str) -> bool | None:
     try:
         info = os.stat(resolve(root, operand))
     except (FileNotFoundError, NotADirectoryError):
-        return False
+        return None if may_lack(root, operand) else False
     except OSError:
+        return None
+    recorded_empty = not info.st_size and stat.S_ISREG(info.st_mode) and may_lack(root, operand)
+    if recorded_empty and operator not in ("-e", "-r"):
         return None
     return _FILE_TESTS[operator](info)
 

@@ -16,9 +16,9 @@ _OPERATOR = re.compile(r":?[-+=?]|%%?|##?")
 
 
 class WordReader:
-    """Reads words from `text` at `pos`; `bash`: as that shell does. Raises ShellError."""
+    """Reads words from `text` at `pos`; `bash`: as that shell does, None where nobody knows. Raises ShellError."""
 
-    def __init__(self, text: str, bash: bool = False) -> None:
+    def __init__(self, text: str, bash: bool | None = False) -> None:
         self.text = text
         self.bash = bash
         self.pos = 0

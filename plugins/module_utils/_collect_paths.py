@@ -147,6 +147,7 @@ CONTENT = (
 )
 # Entries of which the name and the target of the link say everything; not followed.
 LINKS = (
+    "/bin/sh",
     f"{NODE}/node[0-9]*/cpu[0-9]*",
     f"{NODE}/node[0-9]*/memory[0-9]*",
     f"{CPU}/cpu[0-9]*/node[0-9]*",

@@ -296,6 +296,7 @@ ACCEPTED = [
     ('GRUB_CMDLINE_LINUX="ro quiet"\nGRUB_CMDLINE_LINUX="${GRUB_CMDLINE_LINUX% quiet}"\n', "ro"),
     ("X='a=1 b=2 a=3'\nGRUB_CMDLINE_LINUX=${X#*=}+${X##*=}+${X%=*}+${X%%=*}\n", "1 b=2 a=3+3+a=1 b=2 a+a"),
     ("GRUB_CMDLINE_LINUX=abc\nGRUB_CMDLINE_LINUX=${GRUB_CMDLINE_LINUX%'*'}${UNSET%x}\n", "abc"),
+    ("echo ${GRUB_NEW:=a} >/dev/null\nGRUB_CMDLINE_LINUX=$GRUB_NEW\n", "a"),
     ("if command -v no-such-tool >/dev/null 2>&1; then GRUB_TIMEOUT=1; fi\nGRUB_CMDLINE_LINUX=a\n", "a"),
 ]
 
@@ -345,6 +346,68 @@ def test_a_file_that_is_there_may_be_read_and_executed_by_its_mode(
     )
     put(tmp_path, "/etc/default/grub", lines)
     assert value(info(tmp_path), LINUX) == wanted
+
+
+RECORDING = {"/firsttouch-recording.json": "{}"}
+
+
+@pytest.mark.parametrize(
+    ("test", "there", "known"),
+    [
+        ("-x /usr/bin/systemd-detect-virt", {}, False),
+        ("-f /etc/default/site", {}, False),
+        ("-d /opt/vendor", {}, False),
+        ("-x /usr/sbin/update-grub", {"/usr/sbin/update-grub": ""}, False),
+        ("-s /usr/sbin/update-grub", {"/usr/sbin/update-grub": ""}, False),
+        ("-e /usr/sbin/update-grub", {"/usr/sbin/update-grub": ""}, True),
+        ("-s /etc/default/grub", {}, True),
+        ("-f /etc/default/grub.d/site.cfg", {}, True),
+        ("-d /sys/firmware/efi", {}, True),
+    ],
+)
+def test_what_a_recording_has_not_may_be_on_the_host(
+    test: str, there: dict[str, str], known: bool, tmp_path: Path
+) -> None:
+    """Programs are recorded empty or not at all, so that the argument behind the test may be on the line."""
+    for path, text in {**RECORDING, **there}.items():
+        put(tmp_path, path, text)
+    put(tmp_path, "/etc/default/grub", f'{LINUX}=quiet\nif [ {test} ]; then {LINUX}="${LINUX} isolcpus=9"; fi\n')
+    problems = info(tmp_path)["problems"]
+    assert [row["line"] for row in problems] == ([] if known else [2])
+    (tmp_path / "firsttouch-recording.json").unlink()
+    assert not info(tmp_path)["problems"]
+
+
+def test_what_a_recording_sources_may_be_on_the_host(tmp_path: Path) -> None:
+    put(tmp_path, "/firsttouch-recording.json", "{}")
+    put(tmp_path, "/etc/default/grub", f"{LINUX}=a\n[ -r /etc/site/grub ] && . /etc/site/grub\n:\n")
+    assert {(row["reason"], row["file"]) for row in info(tmp_path)["problems"]} == {("not_recorded", "/etc/site/grub")}
+
+
+def test_which_shell_reads_the_file_is_not_guessed_of_a_recording(tmp_path: Path) -> None:
+    put(tmp_path, "/firsttouch-recording.json", "{}")
+    put(tmp_path, "/etc/default/grub", f'{LINUX}="ro"\n{LINUX}+=" quiet"\n')
+    assert {(row["reason"], row["file"]) for row in info(tmp_path)["problems"]} == {("not_recorded", "/bin/sh")}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ": $((N=5))", ": $((N+=2))", "X=$((N<<=1))", "echo $((N=5))", "if no-such-tool $((N=5)); then :; fi",
+        "X=N=5\n: $(($X))", "if echo $((N=5)) >/dev/null; then :; fi", "if false $((N=5)); then :; fi",
+    ],
+)  # fmt: skip
+def test_what_arithmetic_assigns_is_not_what_it_was(command: str, tmp_path: Path) -> None:
+    put(tmp_path, "/etc/default/grub", f'N=1\n{command}\n{LINUX}="maxcpus=$N"\n')
+    assert {row["reason"] for row in info(tmp_path)["problems"]} == {"arithmetic_expansion"}
+    put(tmp_path, "/etc/default/grub", f'N=1\n: $((N==5))\n{LINUX}="maxcpus=$N"\n')
+    assert value(info(tmp_path), LINUX) == "maxcpus=1"
+
+
+def test_a_part_of_a_pipeline_that_ends_ends_nothing_else(tmp_path: Path) -> None:
+    text = f"{LINUX}=a\nif echo ${{X?}} 2>/dev/null | grep -q y; then GRUB_NEW=b; fi\n"
+    put(tmp_path, "/etc/default/grub", text)
+    assert not info(tmp_path)["problems"] and value(info(tmp_path), LINUX) == "a"
 
 
 @pytest.mark.parametrize("shell", ["bash", "dash"])

@@ -16,6 +16,7 @@ from ansible_collections.firsttouch.host.plugins.module_utils import _checks_uni
 from ansible_collections.firsttouch.host.plugins.module_utils._checks_host import Context
 from ansible_collections.firsttouch.host.plugins.module_utils._collect import Limits, Recording, collect
 from ansible_collections.firsttouch.host.plugins.module_utils._collect_scrub import Scrubber
+from ansible_collections.firsttouch.host.plugins.module_utils._grub_default import read_default
 from boot_cases import tree
 from support import put, run_module
 from verified_host import EVERYTHING, IRQBALANCE_GROUP, RELEASE, provisioned_host, thread, whole_host
@@ -119,6 +120,21 @@ def test_links_masks_and_modes_survive(host: Path, tmp_path: Path) -> None:
     assert os.readlink(copy / "sys/devices/system/node/node1/cpu3") == "../../cpu/cpu3"
     assert os.access(copy / "etc/grub.d/10_linux", os.X_OK)
     assert not os.access(copy / "proc/cmdline", os.X_OK)
+
+
+@pytest.mark.parametrize("merged", [True, False])
+def test_a_recording_tells_which_shell_reads_the_settings_of_grub(merged: bool, tmp_path: Path) -> None:
+    """Where /bin/sh is bash, as on RHEL and SUSE, += is no error."""
+    root = tmp_path / "host"
+    put(root, "/usr/bin/bash", "")
+    if merged:
+        (root / "bin").symlink_to("usr/bin")
+    else:
+        put(root, "/bin/bash", "")
+    (root / "bin/sh").symlink_to("bash")
+    put(root, "/etc/default/grub", 'GRUB_CMDLINE_LINUX="a"\nGRUB_CMDLINE_LINUX+=" b"\n')
+    copy = unpack(collect(str(root)), tmp_path / "copy")
+    assert read_default(str(copy)).variables["GRUB_CMDLINE_LINUX"].text == "a b"
 
 
 def test_nothing_that_identifies_the_host_is_in_it(host: Path) -> None:
