@@ -17,6 +17,7 @@ import tarfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Literal
 
 from . import _collect_paths as paths
 from ._collect_scrub import Scrubber
@@ -28,6 +29,8 @@ from ._tree import Tree
 
 SCHEMA = 1
 _LEVELS = 3
+# Compressions in the order in which they are tried, with the mode of each.
+_PACKED: tuple[tuple[str, Literal["w:xz", "w:gz"]], ...] = (("xz", "w:xz"), ("gz", "w:gz"))
 _CONFIG = "/proc/config.gz"
 
 
@@ -333,11 +336,10 @@ def collect(root: str = "/", *, scrub: bool = True, limits: Limits | None = None
 
 def _pack(files: dict[str, tuple[str, bytes]]) -> tuple[bytes, str]:
     """A reproducible archive: sorted, no times, no owners; xz where this Python has it."""
-    for compression in ("xz", "gz"):
+    for compression, mode in _PACKED:
         buffer = io.BytesIO()
         try:
-            # typeshed lists each mode as a literal and takes none that is put together.
-            with tarfile.open(fileobj=buffer, mode=f"w:{compression}", format=tarfile.GNU_FORMAT) as tar:  # type: ignore[call-overload]
+            with tarfile.open(fileobj=buffer, mode=mode, format=tarfile.GNU_FORMAT) as tar:
                 for path in sorted(files):
                     _add(tar, path, *files[path])
         except tarfile.CompressionError:

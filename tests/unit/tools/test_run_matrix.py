@@ -41,7 +41,9 @@ def has(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> set[str]:
 def table(printed: str) -> dict[str, str]:
     """The outcome by the row of the closing table."""
     rows = printed.partition("\nmatrix ")[2].partition("\ntotal")[0].splitlines()[1:]
-    return dict(re.fullmatch(r"(.*?) {2,}\d+  (.*)", row).groups() for row in rows)  # type: ignore[union-attr, misc]
+    found = [re.fullmatch(r"(.*?) {2,}\d+  (.*)", row) for row in rows]
+    assert all(found), rows
+    return {row[1]: row[2] for row in found if row}
 
 
 def test_a_missing_interpreter_has_its_row(has: set[str], capsys: pytest.CaptureFixture[str]) -> None:

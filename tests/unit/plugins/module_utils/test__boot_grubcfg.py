@@ -220,7 +220,8 @@ def test_a_variable_that_is_only_known_at_boot_stays_on_the_line(tmp_path: Path)
     assert cfg.default.line == "root=/dev/a ro quiet splash $vt_handoff"
     assert cfg.default.unresolved == ("$vt_handoff", "vt.handoff=7")
     always = UBUNTU.replace("hwmatch ${prefix}/gfxblacklist.txt 3", "false")
-    assert read(always, tmp_path).default.line == "root=/dev/a ro quiet splash"  # type: ignore[union-attr]
+    cfg = read(always, tmp_path)
+    assert cfg.default is not None and cfg.default.line == "root=/dev/a ro quiet splash"
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -122,8 +123,8 @@ def test_a_failed_write_leaves_the_old_file_and_no_other(
 
 
 @pytest.mark.parametrize("make", [os.mkdir, os.mkfifo, lambda path: os.symlink("x", path)])
-def test_only_regular_files_are_replaced(make: object, tmp_path: Path) -> None:
-    make(str(tmp_path / "f"))  # type: ignore[operator]
+def test_only_regular_files_are_replaced(make: Callable[[str], None], tmp_path: Path) -> None:
+    make(str(tmp_path / "f"))
     with pytest.raises(OSError, match="not a regular file"):
         _files.atomic_write(str(tmp_path / "f"), "new")
 

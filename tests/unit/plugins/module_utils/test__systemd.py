@@ -6,6 +6,7 @@ from __future__ import annotations
 import re
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ansible_collections.firsttouch.host.plugins.module_utils import _systemd
@@ -118,9 +119,9 @@ def test_mount_unit_takes_names_and_ids(owner: str | int, group: str | int | Non
         ("mnt", "2M", {}),
     ],
 )
-def test_mount_units_that_cannot_be(path: str, size: str, args: dict[str, int]) -> None:
+def test_mount_units_that_cannot_be(path: str, size: str, args: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r".+"):
-        _systemd.render_hugetlbfs_mount(path, size, **args)  # type: ignore[arg-type]
+        _systemd.render_hugetlbfs_mount(path, size, **args)
 
 
 POOLS = [{"size_kb": 2048, "nodes": {"0": 300, "1": 200}}, {"size_kb": 1048576, "nodes": {1: 2}}]

@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from ansible_collections.firsttouch.host.plugins.module_utils import _verdict as v
 
 REMEDY = "Run provision with firsttouch_hugepages."
 
 
-def result(status: str, **more: object) -> v.Result:
+def result(status: str, **more: Any) -> v.Result:
     reason = "" if status in ("pass", "warn") else "because"
-    return v.Result("hugepages.x", status, "running", 1, 2, reason, remedy=REMEDY, **more)  # type: ignore[arg-type]
+    return v.Result("hugepages.x", status, "running", 1, 2, reason, remedy=REMEDY, **more)
 
 
 def test_a_failure_names_a_variable() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ansible_collections.firsttouch.host.plugins.module_utils import _watermark as wm
@@ -123,12 +124,12 @@ def test_high_watermark_beside_the_pages() -> None:
 @pytest.mark.parametrize(("room", "fits"), [(0, True), (GIB, False), ({0: 0}, True), ({0: GIB}, False)])
 def test_room(room: int | dict[int, int], fits: bool) -> None:
     zones = [zone(0, "Normal", 1 << 20)]
-    args = {"pages_bytes": {0: 3 * GIB}, "room_bytes": room}
+    args: dict[str, Any] = {"pages_bytes": {0: 3 * GIB}, "room_bytes": room}
     if fits:
-        assert wm.scale_factor_for(GIB // 4, zones, 67584, **args)  # type: ignore[arg-type]
+        assert wm.scale_factor_for(GIB // 4, zones, 67584, **args)
     else:
         with pytest.raises(wm.WatermarkError):
-            wm.scale_factor_for(GIB // 4, zones, 67584, **args)  # type: ignore[arg-type]
+            wm.scale_factor_for(GIB // 4, zones, 67584, **args)
 
 
 def test_larger_pages_count_in_bytes() -> None:

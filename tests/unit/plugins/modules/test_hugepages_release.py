@@ -148,8 +148,8 @@ def test_without_a_unit_of_ours_nothing_is_touched(tmp_path: Path, text: str | N
     assert not result["changed"] and not result["kept"]
 
 
-def mounted(root: Path, **options: int) -> Path:
-    text = _systemd.render_hugetlbfs_mount("/mnt/h", "2M", **options)  # type: ignore[arg-type]
+def mounted(root: Path, **options: Any) -> Path:
+    text = _systemd.render_hugetlbfs_mount("/mnt/h", "2M", **options)
     put(root, f"/etc/systemd/system/{MOUNT}", text)
     put(root, "/proc/mounts", "hugetlbfs /mnt/h hugetlbfs rw,pagesize=2M 0 0\n")
     return root
