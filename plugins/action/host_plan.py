@@ -13,17 +13,21 @@ from ansible_collections.firsttouch.host.plugins.plugin_utils import _beside, _m
 from ansible_collections.firsttouch.host.plugins.plugin_utils._variables import sentence, unknown
 
 
-def check_pushed(args: t.Mapping[str, t.Any], dirs: list[str]) -> None:
-    """Look at the models that host_plan with ARGS plans to push. Raises SourceError, OSError.
+def pushed(args: t.Mapping[str, t.Any], dirs: list[str]) -> dict[str, int]:
+    """The bytes of the models that host_plan with ARGS plans to push, by name. Raises SourceError, OSError.
 
     What is no row of a model the module itself refuses.
     """
     if boolean(args.get("revert") or False) or "runtime" not in (args.get("sections") or ["runtime"]):
-        return
+        return {}
     rows = (args.get("intent") or {}).get("models")
+    found = {}
     for row in rows if isinstance(rows, list) else []:
         if isinstance(row, t.Mapping) and isinstance(row.get("push"), str):
-            _model_source.model_files(str(row.get("name")), row["push"], dirs)
+            name = str(row.get("name"))
+            files = _model_source.model_files(name, row["push"], dirs)
+            found[name] = sum(one.size for one in files if not one.name.endswith(_model_source.INDEX))
+    return found
 
 
 class ActionModule(ActionBase):
@@ -41,10 +45,11 @@ class ActionModule(ActionBase):
         if names:
             raise AnsibleActionFail(f"{sentence(names)}. Rename or remove it; the prefix is this collection's.")
         try:
-            check_pushed(self._task.args, _beside.inventory_dirs(task_vars or {}))
+            sizes = pushed(self._task.args, _beside.inventory_dirs(task_vars or {}))
         except _model_source.SourceError as exc:
             return {"failed": True, "msg": str(exc), "reason": "bad_value"}
         except OSError as exc:
             raise AnsibleActionFail(f"firsttouch_models: {exc.filename}: {exc.strerror}") from exc
         wrap = self._task.async_val and not self._connection.has_native_async
-        return self._execute_module(task_vars=task_vars, wrap_async=wrap)
+        args = {**self._task.args, "push_bytes": sizes}
+        return self._execute_module(module_args=args, task_vars=task_vars, wrap_async=wrap)

@@ -38,11 +38,12 @@ def make_plan(
     recorded: Mapping[str, Any] | None = None,
     sections: Iterable[str] = SECTIONS,
     revert: bool = False,
+    sizes: Mapping[str, int] | None = None,
 ) -> Result:
     """Plan SECTIONS of INTENT (firsttouch_* values without the prefix) for the host of FACTS.
 
-    Other sections are those of RECORDED, the document of plan.json. With REVERT every concern is absent. The
-    result has a plan only where nothing is refused.
+    Other sections are those of RECORDED, the document of plan.json. With REVERT every concern is absent. SIZES: bytes
+    of the models that are pushed, by name. The result has a plan only where nothing is refused.
     """
     judge = Judge()
     chosen = [name for name in SECTIONS if name in set(sections)]
@@ -72,6 +73,8 @@ def make_plan(
     numa = plan_numa({} if revert else intent, facts.topology, facts.signs, judge)
     if "runtime" in chosen and not judge.refusals:
         _plan_runtime.check_transport((planned["runtime"] or {}).get("servers") or (), numa, judge)
+        pools = (planned["hugepages"] or {}).get("pools") or ()
+        _plan_runtime.check_pools((planned["runtime"] or {}).get("models") or (), pools, sizes or {}, judge)
     if judge.refusals:
         return Result({}, judge.refusals, judge.notes)
     document = {

@@ -52,6 +52,8 @@ _ADDRESS = re.compile(r"(tcp://[^\s/]+:\d{1,5}|(shm|unix):///[A-Za-z0-9_./-]+)")
 _ACCOUNT = re.compile(r"[a-z_][a-z0-9_-]{0,30}\$?|[0-9]{1,10}")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _MOST_LANES = 1024
+# What the runtime puts before the files of a model in its image, at least.
+_IMAGE_HEAD = 2 << 20
 Row = dict[str, Any]
 
 
@@ -127,6 +129,44 @@ def check_transport(rows: Iterable[Row], document: Mapping[str, Any], judge: Jud
             text = f"transport of {row['name']} is shm, but {choice.words}"
             remedy = f"write auto, or set {PREFIX}transport_policy: fastest"
             judge.refuse("transport_not_given", SERVERS, f"{text}; {remedy}", rule=choice.rule)
+
+
+def check_pools(
+    rows: Iterable[Row], pools: Iterable[Mapping[str, Any]], sizes: Mapping[str, int], judge: Judge
+) -> None:
+    """Refuse models that together do not fit into the POOLS of the plan. SIZES: bytes of those that are known, by name.
+
+    That is the least they take: what others and the servers take is not known before they run.
+    """
+    known = [row for row in rows if row["name"] in sizes]
+    for pool in pools:
+        page_kb, size = pool["size_kb"], format_size(pool["size_kb"])
+        room = {int(node): count for node, count in pool["nodes"].items()}
+        pages = {
+            row["name"]: -(-(_IMAGE_HEAD + sizes[row["name"]]) // (page_kb * 1024))
+            for row in known
+            if row["page_size"] == size
+        }
+        asking = [row for row in known if row["name"] in pages]
+        bound = [tuple(row["nodes"]) for row in asking if row["policy"] == "bind"]
+        for nodes in dict.fromkeys([*((node,) for node in sorted(room)), *bound, tuple(sorted(room))]):
+            takes = {row["name"]: pages[row["name"]] * _copies(row, nodes, room) for row in asking}
+            need, there = sum(takes.values()), sum(room.get(node, 0) for node in nodes)
+            if need > there:
+                names = ", ".join(name for name, count in takes.items() if count)
+                where = f"on node {', '.join(map(str, nodes))}, where the pool has {there}"
+                text = f"{names}: at least {need} pages of {size} {where}"
+                remedy = f"ask for more with {PREFIX}hugepages, or name other nodes"
+                judge.refuse("models_exceed_pool", MODELS, f"{text}; {remedy}", asked=need, available=there)
+                break
+
+
+def _copies(row: Row, nodes: tuple[int, ...], room: Mapping[int, int]) -> int:
+    """How often all pages of the model of ROW are on NODES, whatever the kernel decides."""
+    if row["policy"] == "replicate":
+        return len(set(row["nodes"]) & set(nodes))
+    may = row["nodes"] if row["policy"] == "bind" else room
+    return int(set(may) <= set(nodes))
 
 
 def render(models: list[Row], servers: list[Row], housekeeping: str) -> dict[str, Any]:

@@ -38,6 +38,11 @@ options:
     description:
       - The topology as M(firsttouch.host.numa_topology_info) returns it. Read from the host when omitted.
     type: dict
+  push_bytes:
+    description:
+      - Bytes of the models that are pushed, by name, which are held against the pools. Given by the controller.
+    type: dict
+    default: {}
   kernel:
     description:
       - Plan for this kernel release alone instead of all installed kernels and the running one.
@@ -143,6 +148,7 @@ def main() -> None:
             "sections": {"type": "list", "elements": "str", "choices": list(SECTIONS)},
             "revert": {"type": "bool", "default": False},
             "topology": {"type": "dict"},
+            "push_bytes": {"type": "dict", "default": {}},
             "kernel": {"type": "str"},
             "sysroot": {"type": "path", "default": "/"},
         },
@@ -163,7 +169,7 @@ def main() -> None:
         module.fail_json(
             msg=f"topology is not a document of numa_topology_info: {exc!r}", reason="bad_topology"
         )
-    result = make_plan(intent, facts, recorded, sections, given["revert"])
+    result = make_plan(intent, facts, recorded, sections, given["revert"], given["push_bytes"])
     if result.refusals:
         rows = [refusal.as_dict() for refusal in result.refusals]
         module.fail_json(

@@ -188,7 +188,7 @@ def test_one_that_cannot_be_read_is_named(
 def planned(inventory: Path, **args: Any) -> Any:
     plugin = host_plan.ActionModule.__new__(host_plan.ActionModule)
     plugin._task = SimpleNamespace(async_val=0, args=args)
-    plugin._execute_module = lambda **given: {"ran": True}
+    plugin._execute_module = lambda module_args, **given: {"ran": True, **module_args["push_bytes"]}
     return plugin.run(task_vars={"ansible_inventory_sources": [str(inventory)]})
 
 
@@ -200,11 +200,17 @@ def test_a_host_is_not_planned_with_a_model_that_is_not_there(inventory: Path) -
     assert planned(inventory, intent=intent, sections=["runtime", "thp"])["failed"]
 
 
+def test_the_plan_is_told_how_large_the_files_are(inventory: Path) -> None:
+    models = [{"name": "one", "push": "one"}, {"name": "two", "push": "two"}, {"name": "b", "source": "/srv/b"}]
+    shards = [(inventory / "two" / f"{name}.safetensors").stat().st_size for name in "ab"]
+    one = (inventory / "one/model.safetensors").stat().st_size
+    assert planned(inventory, intent={"models": models}) == {"ran": True, "one": one, "two": sum(shards)}
+
+
 @pytest.mark.parametrize(
     "args",
     [
         {},
-        {"intent": {"models": [{"name": "one", "push": "one"}, {"name": "b", "source": "/srv/b"}]}},
         {"intent": {"models": [{"name": "toy", "push": "models/toy"}]}, "revert": True},
         {"intent": {"models": [{"name": "toy", "push": "models/toy"}]}, "sections": ["thp"]},
         {"intent": {"models": "absent"}},

@@ -329,6 +329,60 @@ def test_a_model_comes_from_one_place(host: Path, row: dict[str, Any], words: tu
         assert word in refusal["text"]
 
 
+MIB = 1 << 20
+BOUND = {"policy": "bind", "nodes": [0]}
+
+
+@pytest.mark.parametrize(
+    ("rows", "sizes", "words"),
+    [
+        # An image is 2 MiB longer, so that 100 pages hold 198 MiB.
+        ([BOUND], [198 * MIB], None),
+        ([BOUND], [198 * MIB + 1], ("a: at least 101 pages of 2M on node 0, where the pool has 100",)),
+        ([BOUND, BOUND], [98 * MIB, 99 * MIB], ("a, b: at least 101 pages of 2M on node 0",)),
+        ([BOUND, {"policy": "replicate", "nodes": "all"}], [98 * MIB, 99 * MIB], ("a, b: at least 101 pages",)),
+        ([BOUND, {"policy": "bind", "nodes": [1]}], [198 * MIB, 318 * MIB], None),
+        ([{"policy": "bind", "nodes": [0, 1]}, {}], [300 * MIB, 216 * MIB], None),
+        ([{"policy": "bind", "nodes": [0, 1]}, {}], [300 * MIB, 217 * MIB], ("a, b: at least 261", "0, 1", "260")),
+        ([{"policy": "interleave", "nodes": "all"}], [519 * MIB], ("a: at least 261",)),
+        ([{}], [1 << 40], ("firsttouch_hugepages",)),
+        ([{"page_size": "1G"}], [1 << 40], None),
+    ],
+)  # fmt: skip
+def test_models_that_do_not_fit_the_pool_together_are_refused(
+    host: Path, rows: list[dict[str, Any]], sizes: list[int], words: tuple[str, ...] | None
+) -> None:
+    pages = {**PAGES, "hugetlbfs_mounts": [*PAGES["hugetlbfs_mounts"], {"path": "/dev/1g", "pagesize": "1G"}]}
+    models = [{"name": name, "push": "m", **row} for name, row in zip("ab", rows)]
+    given = {"push_bytes": dict(zip("ab", sizes))}
+    if words is None:
+        plan(host, {**pages, "models": models}, **given)
+        return
+    (row,) = refused(host, {**pages, "models": models}, **given)
+    assert row["reason"] == "models_exceed_pool" and row["asked"] > row["available"]
+    for word in words:
+        assert word in row["text"]
+
+
+def test_nodes_that_models_are_bound_to_count_together(tmp_path: Path) -> None:
+    pages = 500_000
+    zones = "".join(zone(node, "Normal", 1048576 + node * pages, pages) for node in range(3))
+    nodes = {node: (str(node), 4 * pages) for node in range(3)}
+    host = make_host(tmp_path, nodes, cpus="0-2", siblings="012", zones=zones)
+    intent = {
+        "hugepages": [{"size": "2M", "nodes": {0: 10, 1: 10, 2: 100}}],
+        "hugetlbfs_mounts": PAGES["hugetlbfs_mounts"],
+        "models": [{"name": name, "push": "m", "policy": "bind", "nodes": [0, 1]} for name in "ab"],
+    }
+    plan(host, intent, push_bytes={"a": 18 * MIB, "b": 18 * MIB})
+    (row,) = refused(host, intent, push_bytes={"a": 18 * MIB, "b": 19 * MIB})
+    assert "a, b: at least 21 pages of 2M on node 0, 1, where the pool has 20" in row["text"]
+
+
+def test_of_models_on_the_host_the_size_is_not_known(host: Path) -> None:
+    plan(host, {**PAGES, "models": [MODEL]}, push_bytes={"other": 1 << 40})
+
+
 def test_absent_with_a_server_is_a_contradiction(host: Path) -> None:
     (row,) = refused(host, {**PAGES, "servers": [{"name": "a"}], "runtime_state": "absent"})
     assert row["reason"] == "runtime_needed" and "firsttouch_servers" in row["text"]
