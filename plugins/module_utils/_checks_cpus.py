@@ -63,14 +63,21 @@ def _mask_check(
     if wanted is None:
         yield Result(identity, "pass", "running", None, format_list(live), "", path, "", False)
         return
-    yield judge(
+    yield _as_wanted(ctx, identity, live, wanted, effect, path)
+
+
+def _as_wanted(
+    ctx: Context, identity: str, live: frozenset[int], wanted: frozenset[int], effect: str, source: str
+) -> Result:
+    """Whether the LIVE CPUs are those WANTED, but for those that are not online."""
+    return judge(
         identity,
         "running",
         format_list(wanted),
         _with_offline(ctx, live),
         good=_online(ctx, live) == wanted,
         reason=_why_not(ctx, effect, wanted),
-        source=path,
+        source=source,
         remedy=f"Run provision with {ISOLATED} and let it reboot; the boot.* results name the cause.",
     )
 
@@ -131,17 +138,7 @@ def check_rcu_nocbs(ctx: Context) -> Iterator[Result]:
             identity, "running", "not_available", expected=format_list(wanted), source="/proc/cmdline"
         )
         return
-    live = prediction.isolation.rcu_nocbs
-    yield judge(
-        identity,
-        "running",
-        format_list(wanted),
-        _with_offline(ctx, live),
-        good=_online(ctx, live) == wanted,
-        reason=_why_not(ctx, "rcu_nocbs", wanted),
-        source="/proc/cmdline",
-        remedy=f"Run provision with {ISOLATED} and let it reboot.",
-    )
+    yield _as_wanted(ctx, identity, prediction.isolation.rcu_nocbs, wanted, "rcu_nocbs", "/proc/cmdline")
 
 
 def check_default_irq_affinity(ctx: Context) -> Iterator[Result]:

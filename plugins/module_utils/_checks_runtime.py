@@ -90,20 +90,25 @@ def _no_answer(identity: str, layer: str, status: int, found: Mapping[str, Any])
     )
 
 
+def _images(ctx: Context, identity: str, layer: str, mount: str) -> list[dict[str, Any]] | Result:
+    """The images of MOUNT as the runtime lists them; the answer of check IDENTITY where it does not."""
+    unable = _unable(ctx, identity, layer)
+    if unable:
+        return unable
+    status, found = _listed(ctx, mount)
+    return list(found["images"]) if "images" in found else _no_answer(identity, layer, status, found)
+
+
 def check_weights(ctx: Context) -> Iterator[Result]:
     """Each model: an image that is complete, on the nodes asked for."""
     for model in _rows(ctx, "models"):
         name, mount = str(model["name"]), str(model["mount"])
         identity = f"runtime.weights.{name}"
-        unable = _unable(ctx, identity, "running")
-        if unable:
-            yield unable
+        images = _images(ctx, identity, "running", mount)
+        if isinstance(images, Result):
+            yield images
             continue
-        status, found = _listed(ctx, mount)
-        if "images" not in found:
-            yield _no_answer(identity, "running", status, found)
-            continue
-        images = [row for row in found["images"] if row.get("model") == name and row.get("ready")]
+        images = [row for row in images if row.get("model") == name and row.get("ready")]
         newest = max((row["generation"] for row in images), default=None)
         images = [row for row in images if row["generation"] == newest]
         remedy = f"See journalctl -u firsttouch-weights@{name}, then run provision with {MODELS}."
@@ -167,15 +172,11 @@ def check_digests(ctx: Context) -> Iterator[Result]:
     for model in _rows(ctx, "models"):
         name, mount = str(model["name"]), str(model["mount"])
         identity = f"runtime.digest.{name}"
-        unable = _unable(ctx, identity, "measured")
-        if unable:
-            yield unable
+        images = _images(ctx, identity, "measured", mount)
+        if isinstance(images, Result):
+            yield images
             continue
-        status, found = _listed(ctx, mount)
-        if "images" not in found:
-            yield _no_answer(identity, "measured", status, found)
-            continue
-        size = sum(int(row["bytes"]) for row in found["images"] if row.get("model") == name)
+        size = sum(int(row["bytes"]) for row in images if row.get("model") == name)
         if size > _DEEP_UP_TO:
             by_hand = f"Run {COMMAND} weights verify {name} --deep when nothing is served."
             yield skipped(identity, "measured", "too_large", observed=size, remedy=by_hand, intended=False)
