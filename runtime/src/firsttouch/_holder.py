@@ -239,7 +239,13 @@ class Holder:
             with warnings.catch_warnings():
                 # Threads of a BLAS pool that numpy started wait for work and hold no lock.
                 warnings.simplefilter("ignore", DeprecationWarning)
-                pid = os.fork()
+                # Python forgets in the child what came since fork(2): until there is a handler it waits in the kernel.
+                before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+                try:
+                    pid = os.fork()
+                finally:
+                    if pid:
+                        signal.pthread_sigmask(signal.SIG_SETMASK, before)
             if pid:
                 pidfd = os.pidfd_open(pid)
                 self._poller.add(pidfd, lambda _: self._died(pid), select.EPOLLIN)
@@ -283,9 +289,7 @@ class Holder:
         for number in (signal.SIGINT, signal.SIGUSR1):
             signal.signal(number, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
-        if self._stopping:
-            # What came before this handler was set went to the holder's.
-            os._exit(0)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         self._prepare(wait >= 0)
         spare = wait >= 0
         options = replace(self._options, domain=self._domain, listeners=self._listeners, standby=spare)
