@@ -52,7 +52,8 @@ class Commands:
     """Runs nothing; a trial ends with STATUS."""
 
     def __init__(self, status: int = 0) -> None:
-        self.status, self.calls = status, []  # type: ignore[var-annotated]
+        self.status = status
+        self.calls: list[list[str]] = []
 
     def __call__(self, words: Sequence[str]) -> tuple[int, str, str]:
         self.calls.append([os.path.basename(words[0]), *words[1:]])
