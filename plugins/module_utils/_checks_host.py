@@ -166,13 +166,17 @@ class Context:
         found = {} if self.live else self.keep("recording", lambda: self.parsed(MANIFEST, json.loads))
         return found if isinstance(found, Mapping) else {}
 
+    def scrubbed(self) -> bool:
+        """Whether the host's files may have stand-ins in them. Raises Unreadable."""
+        return not self.live and self.recording().get("scrubbed") is not False
+
     def same(self, path: str, found: str, planned: str, recorded: str | None) -> bool | None:
         """Whether the text FOUND at PATH is the one PLANNED; RECORDED is the one of the host's own plan.json.
 
         A recording has stand-ins for addresses, ids and the like, the same ones in all of its files: FOUND is right
         where it is that of its plan.json, and that is the one planned but for these. None where there is no such text.
         """
-        if found == planned or self.live or self.is_recorded or not same(path, found, planned):
+        if found == planned or not self.scrubbed() or self.is_recorded or not same(path, found, planned):
             return found == planned
         return None if recorded is None else found == recorded
 

@@ -116,7 +116,7 @@ def check_drift(ctx: Context) -> Iterator[Result]:
         return
     wanted, recorded = _parts(ctx.plan), _parts(ctx.recorded)
     changed = sorted(name for name in wanted if wanted[name] != recorded.get(name))
-    unsure = [] if ctx.live else [name for name in changed if _same_scrubbed(wanted[name], recorded.get(name))]
+    unsure = [name for name in changed if ctx.scrubbed() and _same_scrubbed(wanted[name], recorded.get(name))]
     changed = [name for name in changed if name not in unsure]
     if unsure and not changed:
         remedy = REMEDIES["scrubbed"]
@@ -138,8 +138,7 @@ def check_drift(ctx: Context) -> Iterator[Result]:
 
 def _same_scrubbed(wanted: Any, recorded: Any) -> bool:
     """Whether these parts of a plan differ in nothing but what a recording has stand-ins for."""
-    first, second = (json.dumps(part, sort_keys=True) for part in (wanted, recorded))
-    return same(PLAN, first, second)
+    return same(PLAN, *(json.dumps(part, sort_keys=True) for part in (recorded, wanted)))
 
 
 def check_orphans(ctx: Context) -> Iterator[Result]:

@@ -21,22 +21,26 @@ _IPV4 = re.compile(r"(?<![\w.-])(?:\d{1,3}\.){3}\d{1,3}(?![\w.-])")
 _IPV6 = re.compile(
     rf"(?<![\w:.])(?=[{_HEX}:]*::|(?:[{_HEX}]{{1,4}}:){{7}})[{_HEX}]{{0,4}}(?::[{_HEX}]{{0,4}}){{2,7}}(?![\w:])"
 )
-# What a key with a secret for its value has in its name. `private` alone is none: PrivateTmp= of systemd.
+# What a key with a secret for its value has in its name. `private` alone is none: PrivateTmp= of systemd. Nor is a
+# tokenizer, or secretmem= of the kernel.
 _WORD = (
-    r"(?:passw|passphrase|secret|token|credential|api_?key|access_?key|auth_?key|private_?key|fastopen_key|luks\.key)"
+    r"(?:passw|passphrase|secret(?!mem)|token(?!i[sz])|credential|api_?key|access_?key|auth_?key|private_?key"
+    r"|fastopen_key|luks\.key)"
 )
 # What tells nothing although its key has such a name: CONFIG_SECRETMEM=y, --authentication-token-webhook=true.
 _NO_SWITCH = r"(?!(?:y|n|m|yes|no|true|false|on|off)(?![^\s\"',;\\]))"
 _VALUE = rf"{_NO_SWITCH}(?:\"[^\"\n]*\"|'[^'\n]*'|[^\s\"']+)"
+# A key begins where its word does, and is looked through once: the time is that of its length, not of its square.
+_KEY = rf"(?<![\w.-])(?=[\w.-]*?{_WORD})[\w.-]+"
 _SECRETS = (
     # An assignment that is quoted as a whole, as in Environment= of systemd. No kernel argument: those have dots.
-    rf"(?i)(\"\w*{_WORD}\w*=)(?=[^\"\n]*[ \t])(?:\\.|[^\"\\\n])+(?=\")",
-    rf"(?i)('\w*{_WORD}\w*=)(?=[^'\n]*[ \t])[^'\n]+(?=')",
+    rf"(?i)(\"(?=\w*?{_WORD})\w+=)(?=[^\"\n]*[ \t])(?:\\.|[^\"\\\n])+(?=\")",
+    rf"(?i)('(?=\w*?{_WORD})\w+=)(?=[^'\n]*[ \t])[^'\n]+(?=')",
     # As INI and YAML files have it, with space around the sign: the rest of the line.
-    rf"(?im)^([ \t]*(?:-[ \t]+)?[\w.-]*{_WORD}[\w.-]*(?:[ \t]+=[ \t]*|:[ \t]+)){_NO_SWITCH}\S.*$",
-    rf"(?i)([\w.-]*{_WORD}[\w.-]*(?:[ \t]*=[ \t]*|:[ \t]+)){_VALUE}",
+    rf"(?im)^([ \t]*(?:-[ \t]+)?{_KEY}(?:[ \t]+=[ \t]*|:[ \t]+)){_NO_SWITCH}\S.*$",
+    rf"(?i)({_KEY}(?:[ \t]*=[ \t]*|:[ \t]+)){_VALUE}",
     # An option of a command, and its value as the next word.
-    rf"(?i)(?<![\w-])(--?[\w-]*{_WORD}[\w-]*[ \t]+)(?![-\\]){_VALUE}",
+    rf"(?i)(?<![\w-])(--?(?=[\w-]*?{_WORD})[\w-]+(?:\.key[\w-]*)?[ \t]+)(?![-\\]){_VALUE}",
     r"(?i)(\bauthorization[ \t]*[:=][ \t]*\S+[ \t]+|\bbearer[ \t]+)[\w.~+/=-]{8,}",
 )
 _SECRET = tuple(re.compile(pattern) for pattern in _SECRETS)
@@ -51,9 +55,15 @@ _MAIL = re.compile(
     r"(?<![\w.+@:/-])[A-Za-z0-9][\w.+-]*@(?![\w.-]+\.(?:service|mount|socket|slice|timer|target|path)\b)"
     r"(?:[A-Za-z0-9-]+\.)+[A-Za-z]{2,}\b"
 )
+# Of a host: its name, that of /etc/hostname and its domain; each may be one of some words.
+_NAMES, _TRIES = 3, 8
+_PIECE = re.compile(r"[\w-]+|[^\w-]")
 _STRING = re.compile(r'"(?:[^"\\\n]|\\.)*"')
-# In JSON only a text is a secret: a list of kernel arguments is called tokens in plan.json.
-_JSON_SECRET = re.compile(rf'(?i)("[^"\n]*{_WORD}[^"\n]*"\s*:\s*){_STRING.pattern}')
+# In JSON only a text is a secret: a list of kernel arguments is called tokens in plan.json. Nor is what is kept there
+# by the name of its file or unit, which may be that of a model.
+_JSON_SECRET = re.compile(
+    rf'(?i)("(?=[^"\n]*?{_WORD})(?![^"\n]*\.(?:service|slice|mount|json|env)")[^"\n]*"\s*:\s*){_STRING.pattern}'
+)
 _PEM = re.compile(r"(?s)-----BEGIN [A-Z0-9 ]+-----.*?(?:-----END [A-Z0-9 ]+-----|\Z)")
 # GRUB's `password USER TEXT`, in grub.cfg and in what makes it.
 _PASSWORD = re.compile(r"(?m)^(\s*password[ \t]+\S+[ \t]+)\S.*$")
@@ -183,10 +193,27 @@ class Scrubber:
         return pattern.sub(stand_in, text)
 
 
-def same(path: str, first: str, second: str) -> bool:
-    """Whether FIRST and SECOND are the same text for PATH once both are scrubbed, whatever the number of a stand-in."""
-    one, two = (Scrubber((), distinct=False).text(path, text) for text in (first, second))
-    return one == two
+def same(path: str, recorded: str, text: str) -> bool:
+    """Whether RECORDED, which a recording has for PATH, may be TEXT: they are the same once both are scrubbed.
+
+    Whatever the number of a stand-in, and whatever the host is called: a recording does not say that.
+    """
+    return _same(path, Scrubber((), distinct=False).text(path, recorded), text, ())
+
+
+def _same(path: str, scrubbed: str, text: str, names: tuple[str, ...]) -> bool:
+    """Whether TEXT becomes SCRUBBED where the host is called NAMES, and by some more name where it must be."""
+    found = Scrubber(names, distinct=False).text(path, text)
+    if found == scrubbed:
+        return True
+    pairs = zip(_PIECE.findall(scrubbed), _PIECE.findall(found))
+    label = next((other if one == "host" else "" for one, other in pairs if one != other), "")
+    if not label or len(names) == _NAMES:
+        return False
+    full = re.compile(rf"(?<![\w-]){re.escape(label)}(?:\.[\w-]+)*", re.IGNORECASE)
+    chains = [match.split(".") for match in sorted(set(full.findall(text)))]
+    tries = {".".join(chain[:end]) for chain in chains for end in range(1, len(chain) + 1)} - {*names}
+    return any(_same(path, scrubbed, text, (*names, name)) for name in sorted(tries, key=len, reverse=True)[:_TRIES])
 
 
 def _plain(name: str) -> bool:

@@ -15,7 +15,7 @@ import pytest
 from ansible_collections.firsttouch.host.plugins.module_utils import _checks_units
 from ansible_collections.firsttouch.host.plugins.module_utils._checks_host import Context
 from ansible_collections.firsttouch.host.plugins.module_utils._collect import Limits, Recording, collect
-from ansible_collections.firsttouch.host.plugins.module_utils._collect_scrub import Scrubber
+from ansible_collections.firsttouch.host.plugins.module_utils._collect_scrub import Scrubber, same
 from ansible_collections.firsttouch.host.plugins.module_utils._grub_default import read_default
 from boot_cases import tree
 from support import put, run_module
@@ -397,7 +397,10 @@ def test_threads_packages_and_drivers_are_recorded_as_far_as_they_are_looked_at(
 
 
 # What takes part in a host's name in a tree, and must not be taken out of all its files.
-HOSTNAMES = ("web17.prod.example.org", "boot", "service", "root", "policy.lan", "hugepages")
+HOSTNAMES = (
+    *("web17.prod.example.org", "boot", "service", "root", "policy.lan", "hugepages", "handlers.lan"),
+    "private",
+)
 
 
 @pytest.mark.parametrize("hostname", HOSTNAMES)
@@ -452,6 +455,17 @@ def test_what_was_changed_by_hand_shows_in_a_recording_too(
         found = [row for row in verified(tree_, **more).values() if row["status"] == "fail"]
         assert [(row["source"], row["reason"]) for row in found] == [(path, "changed_by_hand")]
         assert found[0]["id"].startswith(check)
+
+
+def test_in_a_recording_that_is_not_scrubbed_each_address_counts(tmp_path: Path) -> None:
+    """Other variables than those of plan.json: where nothing has a stand-in, another address is another address."""
+    root = tmp_path / "host"
+    whole_host(root)
+    policy, far = EVERYTHING["servers"]
+    intent = {**EVERYTHING, "servers": [policy, {**far, "address": "tcp://10.0.0.2:5555"}]}
+    rows = verified(unpack(collect(str(root), scrub=False), tmp_path / "copy"), intent=intent)
+    assert rows["runtime.file.servers/far.json", "configured"]["status"] == "fail"
+    assert rows["plan.drift", "configured"]["status"] == "warn"
 
 
 def test_the_kubelet_is_recorded_without_addresses(tmp_path: Path) -> None:
@@ -543,7 +557,15 @@ def test_a_part_of_the_threads_is_not_recorded_as_if_it_were_all(tmp_path: Path)
         ),
         ("/boot/config-6.1", "CONFIG_SECRETMEM=y\nCONFIG_TOKENS=m\n", "CONFIG_SECRETMEM=y\nCONFIG_TOKENS=m\n"),
         ("/etc/default/kubelet", "--authn-token-webhook=true -v=2", "--authn-token-webhook=true -v=2"),
+        (
+            "/etc/firsttouch/plan.json",
+            '{"firsttouch-weights@tokenizer.service": "[Unit]\\nX=--token a\\n", "models/my-token.json": "{}"}',
+            '{"firsttouch-weights@tokenizer.service": "[Unit]\\nX=--token removed\\n", "models/my-token.json": "{}"}',
+        ),
+        ("/proc/cmdline", "ro secretmem.enable=0 tokenizer=x", "ro secretmem.enable=0 tokenizer=x"),
+        ("/etc/systemd/system/x.service", "ExecStart=/x --tokenizer /srv/a -v", "ExecStart=/x --tokenizer /srv/a -v"),
         # What is one.
+        ("/etc/systemd/system/x.service", "ExecStart=/x --tokens a,b -v", "ExecStart=/x --tokens removed -v"),
         ("/etc/default/kubelet", "X=--token abc.def -v=2", "X=--token removed -v=2"),
         ("/etc/default/kubelet", 'X="--token \'a b\' -v=2"', 'X="--token removed -v=2"'),
         ("/etc/default/kubelet", "HTTPS_PROXY=http://ann:pw1@proxy:3128", "HTTPS_PROXY=http://removed@proxy:3128"),
@@ -607,6 +629,34 @@ def test_a_part_of_the_threads_is_not_recorded_as_if_it_were_all(tmp_path: Path)
 )
 def test_scrubbing(path: str, before: str, after: str) -> None:
     assert Scrubber(["db-4.lan", "debian"], "6.1.0-18-amd64 (Debian)").text(path, before) == after
+
+
+@pytest.mark.parametrize("piece", ["a", "token", "-", "--token", "my.token-", "secret_", "\"token", "a\n", "= "])
+def test_a_line_of_many_letters_takes_no_more_time_for_each(piece: str) -> None:
+    """A file may have 1 MiB, and one without blanks is one word: by the square of its length it would take hours."""
+    text = piece * (1 << 19) if len(piece) < 3 else piece * (1 << 16)
+    assert Scrubber(["web17"]).text("/etc/default/grub", f"{text}\nTOKEN=abc\n") == f"{text}\nTOKEN=removed\n"
+
+
+@pytest.mark.parametrize(
+    ("recorded", "text", "answer"),
+    [
+        ("/srv/host/m", "/srv/infer1/m", True),
+        ("/srv/host/m 192.0.2.1 host", "/srv/infer1/m 10.1.2.3 infer1.example.org", True),
+        ("host a host.service host:1", "infer1.example.org a infer1.service INFER1:1", True),
+        ("host at host.b", "infer1.example.org at infer1.b", True),
+        ("host of host", "infer1 of example.org", True),
+        ("/srv/host/m", "/srv/host/m", True),
+        ("/srv/host/m", "/srv/infer1/n", False),
+        ("/srv/host/m /host", "/srv/infer1/m /infer2/x", False),
+        ("/srv/host-1/m", "/srv/infer1/m", False),
+        ("/srv/m", "/srv/infer1/m", False),
+        ("host", "infer1 ", False),
+        ("/srv/host/m", "/srv/hugepages/m", False),  # a name that no recording has a stand-in for
+    ],
+)
+def test_a_text_is_compared_whatever_the_host_is_called(recorded: str, text: str, answer: bool) -> None:
+    assert same("/etc/firsttouch/x", recorded, text) is answer
 
 
 def test_the_module_returns_the_archive(host: Path) -> None:
