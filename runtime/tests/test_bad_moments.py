@@ -10,9 +10,12 @@ from typing import Any
 
 import pytest
 
-from firsttouch import Options, _holder
+from firsttouch import InferenceClient, Options, _holder, _session
 from firsttouch._holder import Holder
-from serving import SCHEMA, address_of, child, serve
+from firsttouch._links import open_link
+from firsttouch._transport import Link
+from firsttouch.errors import ClosedError
+from serving import SCHEMA, TRANSPORTS, address_of, child, end, serve, served
 
 
 class Stopped(Holder):
@@ -48,3 +51,33 @@ def test_signal_to_a_server_in_its_fork(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(_holder, "_STOP_SECONDS", 20.0)
     with child(run) as pid:
         assert os.waitpid(pid, 0)[1] == 0
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_close_in_a_try_that_succeeds(transport: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that is closed while it comes back stays closed, and what was just made is."""
+    made: list[Link] = []
+
+    def closing(*args: Any) -> Link:
+        made.append(open_link(*args))
+        client.close()
+        return made[0]
+
+    with served(address_of(transport, tmp_path)) as (where, _):
+        client = InferenceClient(where)
+        monkeypatch.setattr(_session, "open_link", closing)
+        with pytest.raises(ClosedError):
+            client._connector.renew(client._connector.session(), _session.deadline(30))
+        with pytest.raises(ClosedError):
+            client._connector.session()
+        assert made[0].closed  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_close_between_tries(transport: str, tmp_path: Path) -> None:
+    """A client that is closed while nobody serves tries no more."""
+    with served(address_of(transport, tmp_path)) as (where, pid):
+        client = InferenceClient(where)
+        end(pid)
+        with pytest.raises(ClosedError):
+            client._connector.renew(client._connector.session(), _session.deadline(20), lambda _: client.close())

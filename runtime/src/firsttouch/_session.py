@@ -143,6 +143,7 @@ class Connector:
         self.dial = dial
         self._lock = threading.Lock()
         self._session: Session | None = Session(open_link(dial))
+        self._closed = False
         self.reconnects = 0
 
     def session(self) -> Session:
@@ -153,7 +154,8 @@ class Connector:
         return session
 
     def renew(self, old: Session, deadline_ns: int, pause: Callable[[float], None] = time.sleep) -> Session:
-        """A session in place of OLD, which broke; tries until the deadline. Raises what the last try raised.
+        """A session in place of OLD, which broke; tries until the deadline. Raises what the last try raised, and
+        ClosedError when this client is closed meanwhile.
 
         One thread tries, maybe for longer than another one has time: ExpiredError for that.
         """
@@ -167,20 +169,27 @@ class Connector:
             while True:
                 try:
                     left = max(SHORTEST_TRY_SECONDS, min(self.dial.seconds, _seconds_to(deadline_ns)))
-                    self._session = Session(open_link(replace(self.dial, seconds=left), old.schema))
+                    made = Session(open_link(replace(self.dial, seconds=left), old.schema))
                 except (BrokenError, BusyError, ExpiredError):
                     if _clock() + seconds * 1e9 > deadline_ns:
                         raise
                     pause(seconds)
                     seconds = min(2 * seconds, _LONGEST_PAUSE_SECONDS)
+                    self.session()
                     continue
+                self._session = made
+                if self._closed:
+                    # Meanwhile: close() does not wait for a try, and need not have seen what this one made.
+                    self.close()
                 self.reconnects += 1
-                return self._session
+                return self.session()
         finally:
             self._lock.release()
 
     def close(self) -> None:
         """Hang up, for good."""
+        # First: renew() looks at it last.
+        self._closed = True
         session, self._session = self._session, None
         if session is not None:
             session.close()

@@ -239,7 +239,7 @@ class InferenceClient:
                 session.release(lane)
 
     def close(self) -> None:
-        """Hang up. Requests under way in other threads end with BrokenError."""
+        """Hang up. Requests under way in other threads end with BrokenError, or ClosedError where they try again."""
         self._connector.close()
 
     def __enter__(self) -> InferenceClient:
