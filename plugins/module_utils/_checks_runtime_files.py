@@ -13,7 +13,7 @@ from ._checks_host import MODELS, REMEDIES, SERVERS, Check, Context, Unreadable
 from ._hugetlb_cgroup import NO_LIMIT, size_name
 from ._intent import page_size_kb
 from ._plan_document import COLLECTION
-from ._runtime_units import SLICE, weights_unit
+from ._runtime_units import SLICE, server_unit, weights_unit
 from ._verdict import Result, judge, skipped
 
 STATE = "firsttouch_runtime_state"
@@ -202,15 +202,21 @@ def check_removed(ctx: Context) -> Iterator[Result]:
 
 
 def check_hugetlb_limits(ctx: Context) -> Iterator[Result]:
-    """No control group of ours keeps a model from its pages: one past the limit is a SIGBUS at the first touch."""
-    rows = ctx.section("runtime").get("models") or ()
-    models = {str(row["name"]): page_size_kb(row.get("page_size", "2M")) for row in rows}
-    servers = [row for row in ctx.section("runtime").get("servers") or () if row.get("pages") == "hugetlb"]
-    groups = {SLICE: {*models.values(), *([_TRANSPORT_KB] if servers else [])}}
-    groups.update({f"{SLICE}/{weights_unit(name)}": {size_kb} for name, size_kb in models.items()})
+    """No control group of ours keeps a model or a server from its pages: the first touch past a limit is a SIGBUS."""
+    section = ctx.section("runtime")
+    models = {
+        weights_unit(str(row["name"])): page_size_kb(row.get("page_size", "2M")) for row in section.get("models") or ()
+    }
+    servers = {
+        server_unit(str(row["name"])): _TRANSPORT_KB
+        for row in section.get("servers") or ()
+        if row.get("pages") == "hugetlb"
+    }
+    units = {**models, **servers}
     there = [base for base in _CGROUPS if ctx.names(f"{base}/{SLICE}") is not None]
-    if not models or not there:  # nothing runs there now, or nobody recorded what does
+    if not units or not there:  # nothing runs there now, or nobody recorded what does
         return
+    groups = {SLICE: {*units.values()}, **{f"{SLICE}/{unit}": {size_kb} for unit, size_kb in units.items()}}
     found = {}
     for base in there:
         for group, sizes in groups.items():
@@ -221,6 +227,8 @@ def check_hugetlb_limits(ctx: Context) -> Iterator[Result]:
                     if text.isdigit() and int(text) < NO_LIMIT:
                         found[path] = int(text)
     source = min(found, key=lambda path: found[path]) if found else f"{there[0]}/{SLICE}"
+    variable = SERVERS if not models or source.split("/")[-2] in servers else MODELS
+    no_limit = "-1" if "limit_in" in source else "max"
     yield judge(
         "runtime.hugetlb_limit",
         "running",
@@ -228,7 +236,7 @@ def check_hugetlb_limits(ctx: Context) -> Iterator[Result]:
         found,
         reason="hugetlb_cgroup_limit",
         source=source,
-        remedy=f"Take the limit off: echo {'-1' if 'limit_in' in source else 'max'} > {source}; {MODELS} needs pages.",
+        remedy=f"Take the limit off: echo {no_limit} > {source}; {variable} needs pages.",
         # Of one that leaves some nobody can tell whether they are enough.
         soft=all(found.values()),
     )

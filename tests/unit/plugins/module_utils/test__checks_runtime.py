@@ -629,3 +629,23 @@ def test_a_limit_counts_for_the_page_sizes_of_models_and_servers(
     section["servers"][0]["pages"] = pages
     put(installed(tmp_path), f"/sys/fs/cgroup/firsttouch.slice/hugetlb.{size}.max", "0\n")
     assert answers(tmp_path, plan)["runtime.hugetlb_limit"].status == status
+
+
+@pytest.mark.parametrize("models", [True, False])
+@pytest.mark.parametrize(("pages", "status"), [("hugetlb", "fail"), ("auto", None)])
+def test_a_limit_on_the_group_of_a_server_counts_where_it_takes_huge_pages(
+    tmp_path: Path, runtime: Runtime, pages: str, status: str | None, models: bool
+) -> None:
+    plan = copy.deepcopy(PLAN)
+    section = plan["sections"]["runtime"]
+    section["servers"][0]["pages"] = pages
+    unit = f"firsttouch-server@{section['servers'][0]['name']}.service"
+    if not models:
+        section["models"] = []
+    file = f"/sys/fs/cgroup/firsttouch.slice/{unit}/hugetlb.2MB.max"
+    put(installed(tmp_path), file, "0\n")
+    row = answers(tmp_path, plan).get("runtime.hugetlb_limit")
+    if status:
+        assert row and (row.status, row.source) == (status, file) and "firsttouch_servers" in row.remedy
+    else:
+        assert (row and row.status) == ("pass" if models else None)
