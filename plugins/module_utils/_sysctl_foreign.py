@@ -18,7 +18,7 @@ _CGROUPS = "/sys/fs/cgroup"
 _RT_RUNTIME = "/proc/sys/kernel/sched_rt_runtime_us"
 _RT_FILE = "cpu.rt_runtime_us"
 _MAX_INCLUDES = 16
-_TMPFILES_LINE = re.compile(r"w\S*\s+/proc/sys/(\S+?)(?:\s+\S+){4}\s+(\S.*?)\s*")
+_TMPFILES_LINE = re.compile(r"\s*(w\S*)\s+/proc/sys/(\S+?)(?:\s+\S+){4}\s+(\S.*?)\s*")
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Foreign:
 
 
 def writers(root: str, unreadable: dict[str, OSError]) -> list[Foreign]:
-    """Return what the active tuned profile, an enabled UFW, tmpfiles.d and the command line set, the last of a key.
+    """Return what the active tuned profile, an enabled UFW, tmpfiles.d and the command line set, one row of a key.
 
     What cannot be read goes into UNREADABLE: a file or folder of tmpfiles.d hides no other, another file its writer.
     """
@@ -111,7 +111,11 @@ def _ufw(root: str) -> Iterator[Foreign]:
 
 
 def _tmpfiles_lines(root: str, unreadable: dict[str, OSError]) -> Iterator[Foreign]:
-    """Lines of tmpfiles.d that write into /proc/sys: at boot nothing orders them against systemd-sysctl."""
+    """What tmpfiles.d writes into /proc/sys: at boot nothing orders it against systemd-sysctl.
+
+    Of several lines for a key systemd-tmpfiles takes the first and ignores the others, but adds a `w+` to a `w+`.
+    """
+    found: dict[str, tuple[bool, Foreign]] = {}
     for path in _tmpfiles.files(root, unreadable):
         try:
             text = read_text(root, path) or ""
@@ -120,8 +124,12 @@ def _tmpfiles_lines(root: str, unreadable: dict[str, OSError]) -> Iterator[Forei
             continue
         for number, line in enumerate(text.splitlines(), 1):
             match = _TMPFILES_LINE.fullmatch(line)
-            if match:
-                yield Foreign("tmpfiles", normalize(match[1]), match[2], path, number)
+            if not match:
+                continue
+            key, adds = normalize(match[2]), "+" in match[1]
+            if key not in found or (adds and found[key][0]):
+                found[key] = adds, Foreign("tmpfiles", key, match[3], path, number)
+    yield from (item for _adds, item in found.values())
 
 
 def _command_line(root: str) -> Iterator[Foreign]:

@@ -29,7 +29,7 @@ KNOWN: dict[str, tuple[str, ...]] = {
     "defrag": ("always", "defer", "defer+madvise", "madvise", "never"),
     "shmem_enabled": ("always", "within_size", "advise", "never", "deny", "force"),
 }
-_LINE = re.compile(rf"w\S*\s+{DIRECTORY}/(\w+)(?:\s+\S+){{4}}\s+(\S+)\s*")
+_LINE = re.compile(rf"\s*w\S*\s+{DIRECTORY}/(\w+)(?:\s+\S+){{4}}\s+(\S+)\s*")
 _BY_ARGUMENT = re.compile(rf"# (enabled): (\S+), by the boot argument {ARGUMENT}=")
 _SYSFS_CONF = re.compile(rf"\s*(?:/sys/)?{DIRECTORY[5:]}/(\w+)\s*=\s*(\S+)\s*")
 
@@ -95,7 +95,7 @@ def winners(root: str) -> Iterator[Setting]:
     sysfsutils comes after them all.
     """
     for path in reversed(_tmpfiles.files(root)):
-        for row in _lines(read_text(root, path) or "", path, _LINE):
+        for row in reversed(_lines(read_text(root, path) or "", path, _LINE)):
             if os.path.basename(path) < os.path.basename(FILE) or row.name == "enabled":
                 yield row
     folder = "/etc/sysfs.d"

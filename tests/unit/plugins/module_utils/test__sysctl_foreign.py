@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -64,14 +66,43 @@ def test_nothing_there(tmp_path: Path) -> None:
     assert _sysctl_foreign.rt_groups(str(tmp_path)) == []
 
 
-def test_a_closed_file_of_tmpfiles_hides_no_other_and_the_last_line_of_a_key_counts(tmp_path: Path) -> None:
+def test_a_closed_file_of_tmpfiles_hides_no_other(tmp_path: Path) -> None:
     (tmp_path / "etc/tmpfiles.d/x.conf").mkdir(parents=True)
     (tmp_path / "etc/tuned/active_profile").mkdir(parents=True)
     put(tmp_path, "/usr/lib/tmpfiles.d/y.conf", "".join(f"w /proc/sys/vm/swappiness - - - - {n}\n" for n in (4, 5)))
     hidden: dict[str, OSError] = {}
     rows = _sysctl_foreign.writers(str(tmp_path), hidden)
-    assert [(row.key, row.value, row.line) for row in rows] == [("vm/swappiness", "5", 2)]
+    assert [(row.key, row.value, row.line) for row in rows] == [("vm/swappiness", "4", 1)]
     assert list(hidden) == ["/etc/tuned/active_profile", "/etc/tmpfiles.d/x.conf"]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "value"),
+    [
+        ("w KEY - - - - 4\nw KEY - - - - 5\n", "w KEY - - - - 6\n", "4"),
+        ("  w! KEY - - - - 4\n", "w KEY - - - - 6\n", "4"),
+        ("w+ KEY - - - - 4\n", "w+ KEY - - - - 6\n", "6"),
+        ("w KEY - - - - 4\n", "w+ KEY - - - - 6\n", "4"),
+        ("w+ KEY - - - - 4\n", "w KEY - - - - 6\n", "4"),
+    ],
+)
+@pytest.mark.parametrize("real", [False, True])
+def test_of_several_lines_of_tmpfiles_the_first_counts_but_w_plus_adds(
+    first: str, second: str, value: str, real: bool, tmp_path: Path
+) -> None:
+    """As systemd-tmpfiles does it to a file, where it is there."""
+    tool = shutil.which("systemd-tmpfiles") if real else None
+    if real and not tool:
+        pytest.skip("no systemd-tmpfiles")
+    target = put(tmp_path, "/target", "") if real else "/proc/sys/vm/swappiness"
+    for name, text in (("10-a", first), ("20-b", second)):
+        put(tmp_path, f"/etc/tmpfiles.d/{name}.conf", text.replace("KEY", str(target)))
+    if tool:
+        confs = sorted(map(str, (tmp_path / "etc/tmpfiles.d").iterdir()))
+        subprocess.run([tool, "--boot", "--create", *confs], check=False, capture_output=True)
+        assert (tmp_path / "target").read_text()[-1:] == value
+    else:
+        assert [row.value for row in _sysctl_foreign.writers(str(tmp_path), {})] == [value]
 
 
 def test_a_folder_of_tmpfiles_that_cannot_be_listed_hides_no_other(tmp_path: Path) -> None:

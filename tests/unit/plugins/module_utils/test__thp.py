@@ -129,7 +129,7 @@ def test_who_wins_at_boot(tmp_path: Path) -> None:
     line = f"w {SYSFS}/{{}} - - - - {{}}\n".format
     put(tmp_path, _thp.FILE, _thp.render({"enabled": "never", "defrag": "never"}) or "")
     put(tmp_path, "/usr/lib/tmpfiles.d/00-b.conf", line("defrag", "never"))
-    put(tmp_path, "/etc/tmpfiles.d/00-a.conf", "# x\n" + line("defrag", "always"))
+    put(tmp_path, "/etc/tmpfiles.d/00-a.conf", "# x\n  " + line("defrag", "always") + line("defrag", "madvise"))
     put(tmp_path, "/usr/lib/tmpfiles.d/00-a.conf", line("defrag", "hidden"))
     put(tmp_path, "/etc/tmpfiles.d/zz.conf", line("enabled", "always") + line("defrag", "defer"))
     found = {row.name: row for row in _thp.winners(str(tmp_path))}
