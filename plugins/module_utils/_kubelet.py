@@ -19,6 +19,11 @@ _RESOURCE = "hugepages-"
 _QUANTITY = re.compile(r"([+-]?\d+(?:\.\d*)?|[+-]?\.\d+)(Ki|Mi|Gi|Ti|Pi|Ei|[mkMGTPE]|[eE][+-]?\d+)?")
 _BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 _DECIMAL = {"m": -3, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+# The kinds that make pods; of others a list may hold some that have containers all the same.
+_MAKE_PODS = {
+    *("Pod", "PodTemplate", "Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "ReplicationController"),
+    *("Job", "CronJob"),
+}
 # limits and requests of any of these pay for huge pages; ephemeral storage does not.
 _PAYING = ("cpu", "memory")
 
@@ -86,30 +91,63 @@ def check_pod(pod: Mapping[str, Any]) -> list[Finding]:
     """What the API server or the kubelet would refuse about the huge pages of POD.
 
     POD is a manifest of kind Pod, of one that holds a template of pods (Deployment, StatefulSet, DaemonSet, ReplicaSet,
-    Job, CronJob), or a List of these.
+    Job, CronJob), or a List with some of these; a Service or a ConfigMap beside them is passed over.
     """
     if isinstance(pod.get("items"), list):
-        rows = [(f"items[{at}].", item) for at, item in enumerate(pod["items"])]
-        return [
-            replace(finding, where=where + finding.where)
-            for where, item in rows
-            for finding in (check_pod(item) if isinstance(item, Mapping) else [_no_spec("spec", "no object")])
-        ]
-    where, spec = "spec", pod.get("spec")
-    for step in ("jobTemplate", "spec", "template", "spec"):
-        inner = spec.get(step) if isinstance(spec, Mapping) else None
-        if isinstance(inner, Mapping):
-            where, spec = f"{where}.{step}", inner
+        return _check_items(pod["items"])
+    where, spec = _pod_spec(pod)
     if not isinstance(spec, Mapping):
         return [_no_spec(where, "the manifest has no spec")]
     if not isinstance(spec.get("containers"), list) or not spec["containers"]:
         return [_no_spec(f"{where}.containers", "the manifest has no containers, so it makes no pod")]
     found = list(_check_resources(spec.get("resources"), f"{where}.resources"))
     for kind in ("initContainers", "containers"):
-        for position, container in enumerate(spec.get(kind) or []):
+        containers = spec.get(kind) or []
+        if not isinstance(containers, list):
+            found.append(_no_spec(f"{where}.{kind}", f"{containers!r} is no list of containers"))
+            continue
+        for position, container in enumerate(containers):
             resources = container.get("resources") if isinstance(container, Mapping) else None
             found += list(_check_resources(resources, f"{where}.{kind}[{position}].resources"))
     return found
+
+
+def _check_items(items: list[Any]) -> list[Finding]:
+    rows = [(at, item) for at, item in enumerate(items) if not _makes_no_pod(item)]
+    if items and not rows:
+        return [_no_spec("items", "no object of the list makes a pod")]
+    return [
+        replace(finding, where=f"items[{at}].{finding.where}")
+        for at, item in rows
+        for finding in (check_pod(item) if isinstance(item, Mapping) else [_no_spec("spec", "no object")])
+    ]
+
+
+def _makes_no_pod(item: Any) -> bool:
+    if not isinstance(item, Mapping) or isinstance(item.get("items"), list) or "kind" not in item:
+        return False
+    spec = _pod_spec(item)[1]
+    return item["kind"] not in _MAKE_PODS and not (isinstance(spec, Mapping) and "containers" in spec)
+
+
+def _pod_spec(pod: Mapping[str, Any]) -> tuple[str, Any]:
+    """Where the containers of POD are, or those of the pods that it makes, and what is there."""
+    where, spec = "spec", pod.get("spec")
+    for step in ("jobTemplate", "spec", "template", "spec"):
+        inner = spec.get(step) if isinstance(spec, Mapping) else None
+        if isinstance(inner, Mapping):
+            where, spec = f"{where}.{step}", inner
+    return where, spec
+
+
+def name_of(pod: Mapping[str, Any]) -> str:
+    """The name of POD; empty where it has none."""
+    return str(_mapping(pod, "metadata").get("name") or "")
+
+
+def _mapping(pod: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    found = pod.get(key)
+    return found if isinstance(found, Mapping) else {}
 
 
 def _no_spec(where: str, text: str) -> Finding:
@@ -155,9 +193,14 @@ def requested(pods: Iterable[Mapping[str, Any]]) -> dict[int, int]:
     """
     total: dict[int, int] = {}
     for pod in _unpacked(pods):
-        if (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
+        if _mapping(pod, "status").get("phase") in ("Succeeded", "Failed"):
             continue
         spec = pod.get("spec") or {}
+        if not isinstance(spec, Mapping):
+            raise NotAPod(f"the spec of {name_of(pod)!r} is {spec!r}, no mapping")
+        for kind in ("initContainers", "containers"):
+            if not isinstance(spec.get(kind) or [], list):
+                raise NotAPod(f"{kind} of {name_of(pod)!r} is {spec[kind]!r}, no list")
         running: dict[int, int] = {}
         most: dict[int, int] = {}
         for container in spec.get("initContainers") or []:
@@ -186,7 +229,7 @@ def _unpacked(pods: Iterable[Any]) -> Iterator[Mapping[str, Any]]:
             continue
         spec = pod.get("spec")
         if isinstance(spec, Mapping) and ("template" in spec or "jobTemplate" in spec):
-            name = (pod.get("metadata") or {}).get("name")
+            name = name_of(pod)
             kind = pod.get("kind") or "object"
             raise NotAPod(f"{kind} {name!r} holds a template, not the pods on the node: give the pods themselves")
         yield pod
@@ -262,7 +305,7 @@ def _judge_size(size: int, offered: int, pods: int | None, pool: Mapping[str, An
 
 def capacity_of(node: Mapping[str, Any]) -> Mapping[str, Any]:
     """The capacity of NODE, a Node object or a mapping with `capacity`. Raises ValueError where there is none."""
-    found = (node.get("status") or {}).get("capacity", node.get("capacity"))
+    found = _mapping(node, "status").get("capacity", node.get("capacity"))
     if not isinstance(found, Mapping):
         raise ValueError("the node has no capacity: give the Node object, or its status.capacity as capacity")
     return found

@@ -118,6 +118,7 @@ from ansible_collections.firsttouch.host.plugins.module_utils._kubelet import (
     check_pod,
     huge_resources,
     judge_node,
+    name_of,
     requested,
 )
 
@@ -125,9 +126,8 @@ from ansible_collections.firsttouch.host.plugins.module_utils._kubelet import (
 def pod_row(pod):
     """What is wrong with one pod."""
     findings = [finding.as_dict() for finding in check_pod(pod)]
-    name = str((pod.get("metadata") or {}).get("name") or "")
     reason = findings[0]["reason"] if findings else None
-    return {"name": name, "verdict": "fail" if findings else "pass", "reason": reason, "findings": findings}
+    return {"name": name_of(pod), "verdict": "fail" if findings else "pass", "reason": reason, "findings": findings}
 
 
 def node_rows(params):

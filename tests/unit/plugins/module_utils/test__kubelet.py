@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from ansible_collections.firsttouch.host.plugins.module_utils._kubelet import (
     NotAPod,
+    capacity_of,
+    check_pod,
     page_kb,
     quantity,
     requested,
@@ -79,3 +81,46 @@ def test_a_template_tells_no_pods_of_a_node(spec: str) -> None:
         requested([{"kind": "List", "items": [web]}])
     with pytest.raises(NotAPod, match="not a pod: 3"):
         requested([{"kind": "List", "items": [3]}])
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        {"spec": ["x"]},
+        {"spec": {"containers": 5}},
+        {"spec": {"containers": [], "initContainers": "x"}, "metadata": "x", "status": "x"},
+        {"spec": {"template": {}}, "metadata": "x"},
+    ],
+)
+def test_what_has_not_the_shape_of_a_pod_is_named(pod: dict[str, Any]) -> None:
+    with pytest.raises(NotAPod):
+        requested([pod])
+
+
+def test_of_a_node_without_the_shape_of_one_there_is_no_capacity() -> None:
+    with pytest.raises(ValueError, match="the node has no capacity"):
+        capacity_of({"status": "x"})
+
+
+def test_a_list_may_hold_what_makes_no_pods() -> None:
+    """`kubectl get all` and kustomize give Services and ConfigMaps beside them."""
+    service = {"kind": "Service", "spec": {"ports": []}}
+    limits = {"limits": {"hugepages-2Mi": "3Mi", "memory": "1Gi"}}
+    pod = {"kind": "Pod", "spec": {"containers": [{"name": "a", "resources": limits}]}}
+    rollout = {"kind": "Rollout", "spec": {"template": {"spec": pod["spec"]}}}
+    config = {"kind": "ConfigMap", "data": {}}
+    found = check_pod({"kind": "List", "items": [service, pod, config, rollout]})
+    assert [(row.reason, row.where.partition(".")[0]) for row in found] == [
+        ("not_whole_pages", "items[1]"),
+        ("not_whole_pages", "items[3]"),
+    ]
+    assert requested([{"kind": "List", "items": [service, config, pod]}]) == {2048: 3 << 20}
+    assert [row.reason for row in check_pod({"kind": "List", "items": [service, config]})] == ["no_spec"]
+    assert [row.where for row in check_pod({"kind": "List", "items": [service, {"kind": "Deployment"}]})] == [
+        "items[1].spec"
+    ]
+
+
+def test_containers_that_are_no_list_are_named() -> None:
+    (row,) = check_pod({"spec": {"containers": [{"name": "a"}], "initContainers": 5}})
+    assert (row.reason, row.where) == ("no_spec", "spec.initContainers")
