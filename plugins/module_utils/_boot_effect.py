@@ -132,8 +132,11 @@ def contradicting(foreign: list[LineToken], wanted: list[str], facts: KernelFact
     concern = Concern.of(wanted, facts)
     keys = {normal_key(token.key) for token in split(" ".join(wanted))}
     same = [token for token in foreign if token_key(token.text) in keys]
+    meant = [_meaning(token) for token in split(" ".join(wanted))]
     plain = [
-        token for token in same if token_key(token.text) not in MANAGED_KEYS and token.text not in wanted
+        token
+        for token in same
+        if token_key(token.text) not in MANAGED_KEYS and _meaning(split(token.text)[0]) not in meant
     ]
     if plain:
         return plain
