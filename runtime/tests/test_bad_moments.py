@@ -5,16 +5,19 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from firsttouch import InferenceClient, Options, _holder, _session
+from firsttouch import InferenceClient, Options, _holder, _session, _sockets
 from firsttouch._holder import Holder
 from firsttouch._links import open_link
 from firsttouch._transport import Link
-from firsttouch.errors import ClosedError
+from firsttouch._wire import HEADER_BYTES, Hello, Kind, control_frame
+from firsttouch.errors import ClosedError, ExpiredError
 from serving import SCHEMA, TRANSPORTS, address_of, child, end, serve, served
 
 
@@ -81,3 +84,35 @@ def test_close_between_tries(transport: str, tmp_path: Path) -> None:
         end(pid)
         with pytest.raises(ClosedError):
             client._connector.renew(client._connector.session(), _session.deadline(20), lambda _: client.close())
+
+
+WELCOME = control_frame(Kind.WELCOME, Hello("stream", name="x" * 100))
+
+
+def test_server_whose_bytes_come_just_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However soon a greeting's next byte comes, there is an end of waiting for them."""
+    receive, left = _sockets.receive, iter(WELCOME)
+
+    def drip(sock: socket.socket, count: int, with_fds: bool) -> tuple[bytes, list[int]]:
+        if sock.gettimeout():
+            time.sleep(0.01)
+            server.send(bytes([next(left)]))
+        return receive(sock, count, with_fds)
+
+    monkeypatch.setattr(_sockets, "receive", drip)
+    server, client = socket.socketpair()
+    with server, client:
+        client.settimeout(0.5)
+        with pytest.raises(ExpiredError, match="handshake in time"):
+            _sockets.read_control(client)
+        assert client.gettimeout() == 0.5
+
+
+def test_client_that_is_late_for_a_whole_greeting() -> None:
+    """What came by the end of the time is read, though this side was not there in time."""
+    server, client = socket.socketpair()
+    with server, client:
+        server.sendall(WELCOME)
+        client.settimeout(1e-9)
+        header, payload = _sockets.read_control(client)
+        assert (header.kind, len(payload)) == (Kind.WELCOME, len(WELCOME) - HEADER_BYTES)

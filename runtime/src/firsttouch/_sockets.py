@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
+from firsttouch._stream import WOULD_BLOCK
 from firsttouch._transport import Address, Poller
 from firsttouch._wire import HEADER_BYTES, Header, control_length, unpack_header
 from firsttouch.errors import (
@@ -199,10 +200,10 @@ def _read_exactly(sock: socket.socket, count: int, fds: list[int] | None, until:
     data = b""
     while len(data) < count:
         try:
-            # A timeout is that of one call, and a peer may send byte by byte.
-            sock.settimeout(max(0.001, until - time.monotonic()))
+            # A timeout is that of one call, and a peer may send byte by byte. Of 0: what is there by now.
+            sock.settimeout(max(0.0, until - time.monotonic()))
             part, passed = receive(sock, count - len(data), fds is not None)
-        except TimeoutError as error:
+        except (TimeoutError, *WOULD_BLOCK) as error:
             raise ExpiredError("the peer did not finish its handshake in time") from error
         except OSError as error:
             if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError):
