@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ._checks_host import REMEDIES, Check, Context
+from ._checks_host import HUGEPAGES, REMEDIES, Check, Context
 from ._collect_scrub import same
 from ._intent import PREFIX
 from ._plan_document import compose, significant
@@ -87,7 +87,7 @@ def check_record(ctx: Context) -> Iterator[Result]:
     sums = (("boot.tokens", made["boot"]["tokens"], (record.get("boot") or {}).get("tokens")),
             ("sysctls", made["sysctls"], record.get("sysctls")))  # fmt: skip
     rows = _sections(record).values()
-    names = sorted({f"{PREFIX}{name}" for section in rows for name in section.get("variables") or ("hugepages",)})
+    names = sorted({f"{PREFIX}{name}" for section in rows for name in section.get("variables") or ()})
     for name, wanted, found in sums:
         if wanted != found:
             yield judge(
@@ -97,7 +97,7 @@ def check_record(ctx: Context) -> Iterator[Result]:
                 found,
                 reason="changed_by_hand",
                 source=PLAN,
-                remedy=f"Run provision with {' and '.join(names)}: it writes the file anew.",
+                remedy=f"Run provision with {' and '.join(names or [HUGEPAGES])}: it writes the file anew.",
             )
 
 

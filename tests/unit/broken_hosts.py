@@ -554,6 +554,10 @@ BROKEN: dict[str, tuple[Break, Expected]] = {
         lambda root: edit_plan(root, lambda plan: plan["boot"].update(tokens=[])),
         {"plan.record.boot.tokens": ("fail", "changed_by_hand")},
     ),
+    "the sections of the record were emptied": (
+        lambda root: edit_plan(root, lambda plan: plan.update(sections=dict.fromkeys(plan["sections"]))),
+        {"plan.record.boot.tokens": ("fail", "changed_by_hand"), "plan.record.sysctls": ("fail", "changed_by_hand")},
+    ),
     "a sysctl of the record was changed": (
         lambda root: edit_plan(root, lambda plan: plan["sysctls"].update({"vm.swappiness": "60"})),
         {"plan.record.sysctls": ("fail", "changed_by_hand")},
