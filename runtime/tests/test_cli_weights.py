@@ -44,6 +44,15 @@ def test_the_help_of_load_tells_of_the_files(capsys: pytest.CaptureFixture[str])
     assert "--model" not in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("words", [["m", "--mod", "toy"], ["--mode=toy"]])
+def test_model_by_file_is_not_shortened(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """An option that stands in the place of MODEL is not passed over because it is not written in full."""
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["weights", "load", *words])
+    assert caught.value.code == 2
+    assert "argument --model: not to be shortened, write --model toy" in capsys.readouterr().err
+
+
 def test_a_life(
     capsys: pytest.CaptureFixture[str], store: str, run_directory: str, model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -112,9 +112,14 @@ def _loading(command: argparse.ArgumentParser) -> None:
 
 
 def _by_file(command: argparse.ArgumentParser) -> None:
-    # Only for the help: `firsttouch` puts the words of the file in its place before this parser sees them.
+    # For the help: `firsttouch` puts the words of the file in its place before this parser sees them, unless it is
+    # shortened.
     text = "load what /etc/firsttouch/models/NAME.json says, or NAME.json below --etc DIR: instead of MODEL"
-    command.add_argument("--model", metavar="NAME", dest="by_file", default=argparse.SUPPRESS, help=text)
+    command.add_argument("--model", metavar="NAME", type=_shortened, default=argparse.SUPPRESS, help=text)
+
+
+def _shortened(name: str) -> str:
+    raise argparse.ArgumentTypeError(f"not to be shortened, write --model {name}")
 
 
 def _name(command: argparse.ArgumentParser) -> None:
