@@ -197,7 +197,7 @@ class _Collector:
             if "hugetlbfs" in (self.tree.text(path) or "")
         }
         for name in sorted(units):
-            words = name.replace("-", "\0").split("\0")
+            words = name.split("-")
             above = ["-".join(words[:count]) + "-.mount" for count in range(1, len(words))]
             for base in (*paths.CONTROL_DIRS, *paths.UNIT_DIRS):
                 for unit in (name, *above):
