@@ -76,6 +76,8 @@ class Poller:
     def __init__(self) -> None:
         self.epoll = select.epoll()
         self._calls: dict[int, Callable[[int], None]] = {}
+        # What run() goes through.
+        self._ready: list[tuple[int, int]] = []
 
     def add(self, fd: int, call: Callable[[int], None], events: int = READABLE) -> None:
         """Call CALL with the events whenever FD is ready for EVENTS."""
@@ -91,10 +93,14 @@ class Poller:
         if self._calls.pop(fd, None) is not None:
             with contextlib.suppress(OSError):
                 self.epoll.unregister(fd)
+            # Its number may be another's before its turn comes.
+            for i, (other, _) in enumerate(self._ready):
+                if other == fd:
+                    self._ready[i] = (-1, 0)
 
     def run(self, seconds: float) -> bool:
         """Wait for at most SECONDS, then run the calls of what is ready. Whether there was any."""
-        ready = self.epoll.poll(seconds)
+        ready = self._ready = self.epoll.poll(seconds)
         for fd, events in ready:
             # A call before this one may have dropped it.
             call = self._calls.get(fd)
