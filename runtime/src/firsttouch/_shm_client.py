@@ -27,7 +27,7 @@ from firsttouch._waiting import (
     ring,
 )
 from firsttouch._wire import Array, Hello, Kind, Schema, Writer, bye_frame, control_frame, parse_welcome
-from firsttouch.errors import BrokenError, ProtocolError
+from firsttouch.errors import BrokenError, BusyError, ProtocolError
 
 # As many as one message of a unix socket carries (SCM_MAX_FD of include/net/scm.h), less the segment.
 MAX_LANES_OF_CLIENT = 126
@@ -78,8 +78,12 @@ class ShmLane(Lane):
         except OSError as error:
             self._poll.close()
             raise ProtocolError(f"the doorbell of lane {lane} cannot be waited for: {error.strerror}") from error
-        for fd in link.death_fds:
-            self._poll.register(fd, READABLE)
+        try:
+            for fd in link.death_fds:
+                self._poll.register(fd, READABLE)
+        except OSError as error:
+            self._poll.close()
+            raise BusyError(f"{link.peer} cannot be waited for: {error.strerror}") from error
 
     def write(self, arrays: Mapping[str, Array]) -> None:
         # The lane may be another client's by now, or of the process that this one was forked from.

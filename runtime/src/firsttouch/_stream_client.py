@@ -35,7 +35,7 @@ from firsttouch._wire import (
     parse_welcome,
     unpack_header,
 )
-from firsttouch.errors import BrokenError, ProtocolError, RefusedError
+from firsttouch.errors import BrokenError, BusyError, ProtocolError, RefusedError
 
 _clock = time.monotonic_ns
 _sched_yield = os.sched_yield
@@ -63,10 +63,16 @@ class StreamLane(Lane):
         tune(sock)
         self._poll = select.epoll()
         self._fd = sock.fileno()
-        self._poll.register(self._fd, READABLE)
         self._pidfd = pidfd_of_server(sock) if sock.family == socket.AF_UNIX else -1
-        if self._pidfd >= 0:
-            self._poll.register(self._pidfd, select.EPOLLIN)
+        try:
+            self._poll.register(self._fd, READABLE)
+            if self._pidfd >= 0:
+                self._poll.register(self._pidfd, select.EPOLLIN)
+        except OSError as error:
+            self._poll.close()
+            if self._pidfd >= 0:
+                os.close(self._pidfd)
+            raise BusyError(f"{link.peer} cannot be waited for: {error.strerror}") from error
 
     def write(self, arrays: Mapping[str, Array]) -> None:
         self._copy(arrays)

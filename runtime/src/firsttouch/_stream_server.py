@@ -281,8 +281,10 @@ class StreamPort(Port):
         if len(self._greeted) >= self._limit:
             raise BusyError(f"all {self._limit} connections are in use", hint="give the server more lanes")
         self._greeted.add(connection.fd)
-        if connection.pidfd >= 0:
-            self.poller.add(connection.pidfd, connection.died, select.EPOLLIN)
+        # Without it the end of the socket tells, unless a child of the client has that too.
+        with contextlib.suppress(OSError):
+            if connection.pidfd >= 0:
+                self.poller.add(connection.pidfd, connection.died, select.EPOLLIN)
 
     def forget(self, connection: Connection) -> None:
         """CONNECTION is about to be closed."""
