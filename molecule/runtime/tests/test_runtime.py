@@ -6,6 +6,7 @@ Nothing here asks the collection: pages are read from the kernel, answers come t
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import sys
@@ -22,6 +23,8 @@ import records  # noqa: E402  the path above is only known at run time
 
 NODES = "/sys/devices/system/node/node[0-9]*/hugepages/hugepages-2048kB"
 SERVER = "firsttouch-server@policy.service"
+PUSHED = "/var/lib/firsttouch/models/sent"
+MANIFEST = "firsttouch-push.json"
 PYTHON = "/opt/firsttouch/current/bin/python"
 # A sampler knows nothing but its environment. It asks one request after the other, until its time or /tmp/enough comes.
 SAMPLER = """
@@ -79,6 +82,45 @@ def test_the_model_is_resident_on_each_node(host: Any) -> None:
     assert taken[0] >= 3 and taken[1] >= 3, taken
 
 
+def on_the_controller() -> dict[str, str]:
+    """The digests of the files that the model `sent` is made of."""
+    folder = Path(os.environ["MOLECULE_EPHEMERAL_DIRECTORY"]) / "sent"
+    found = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.glob("model*")}
+    assert len(found) == 3
+    return found
+
+
+def test_the_pushed_model_is_what_the_controller_has_and_nothing_else(host: Any) -> None:
+    lines = rawhost.run(host, f"cd {PUSHED} && sha256sum $(ls -A)").splitlines()
+    there = {name: digest for digest, name in (line.split() for line in lines)}
+    assert there.pop(MANIFEST)
+    assert there == on_the_controller()
+    assert rawhost.run(host, "ls -A /var/lib/firsttouch/models").split() == ["sent"]
+
+
+def test_the_service_reads_the_pushed_model_and_cannot_write_it(host: Any) -> None:
+    lines = rawhost.run(host, f"cd {PUSHED} && stat -c '%a %U:%G %n' . *").splitlines()
+    modes = {line.split()[2]: line.split()[:2] for line in lines}
+    assert modes.pop(".") == ["755", "root:root"] and modes.pop(MANIFEST) == ["644", "root:root"]
+    assert len(modes) == 3 and all(row == ["640", "root:firsttouch"] for row in modes.values()), modes
+    service = "setpriv --reuid=firsttouch --regid=firsttouch --clear-groups"
+    tests = " && ".join(f"test -r {name} && ! test -w {name}" for name in (*modes, MANIFEST))
+    assert rawhost.run(host, f"cd {PUSHED} && {service} sh -c '{tests} && ! test -w . && echo so'") == "so"
+
+
+def test_the_pushed_model_is_what_is_loaded(host: Any) -> None:
+    script = """
+import hashlib, json, sys
+from firsttouch import weights
+with weights.open("sent", directory="/dev/hugepages-ft") as model:
+    print(json.dumps([hashlib.sha256(model[name].tobytes()).hexdigest() for name in ("w0", "w1")]))
+"""
+    told = json.loads(rawhost.run(host, f"{PYTHON} -c '{script}'"))
+    folder = Path(os.environ["MOLECULE_EPHEMERAL_DIRECTORY"]) / "sent"
+    shards = [path.read_bytes() for path in sorted(folder.glob("model-*.safetensors"))]
+    assert told == [hashlib.sha256(data[-(4 << 20) :]).hexdigest() for data in shards]
+
+
 def test_a_sampler_of_another_user_gets_answers_over_shared_memory(host: Any) -> None:
     assert answers(host, sampler(3))
 
@@ -121,6 +163,8 @@ def test_the_runtime_is_in_the_change_set(host: Any, kind: str) -> None:
     resources = {row[0] for row in records.change_sets(host.backend.get_hostname(), kind)[0]}
     for resource in ("file:/opt/firsttouch/current", "user:firsttouch", f"unit:{SERVER}"):
         assert resource in resources
+    for name in (*on_the_controller(), MANIFEST):
+        assert f"file:{PUSHED}/{name}" in resources
     assert any(resource.startswith("runtime:/opt/firsttouch/0.1.0-") for resource in resources)
 
 

@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Another version and back; the model that a boot loads; a model that does not fit."""
+"""Another version and back; a model that is pushed anew; the model that a boot loads; a model that does not fit."""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sys
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(os.environ["MOLECULE_PROJECT_DIRECTORY"]) / "molecule" / "_shared" / "verifier"))
+ROOT = Path(os.environ["MOLECULE_PROJECT_DIRECTORY"])
+sys.path[:0] = [str(ROOT / "molecule" / "_shared" / "verifier"), str(ROOT / "tests" / "testinfra")]
 
-import records
+import rawhost  # noqa: E402  the path above is only known at run time
+import records  # noqa: E402  the path above is only known at run time
 
 # What verify tells of a server.
 PARTS = ("answers", "latency", "transport", "faults", "cpus", "threads", "memory")
@@ -27,6 +30,19 @@ def test_each_version_is_switched_to_and_serves() -> None:
     assert [rows[-2].split("/bin/")[0] for rows in (first, second, third)] == [
         f"/opt/firsttouch/{version}" for version in (old, new, old)
     ]
+
+
+def test_a_model_that_changed_on_the_controller_is_pushed_and_loaded_anew(host: Any) -> None:
+    versions = records.kept("changes-seen")["versions"]
+    images = [
+        [row for row in versions[step] if row.startswith("sent@")] for step in ("before", "present", "rollback")
+    ]
+    assert [len(rows) for rows in images] == [1, 1, 1] and images[0] != images[1] == images[2]
+    lines = rawhost.run(host, "cd /var/lib/firsttouch/models/sent && sha256sum model*").splitlines()
+    there = {name: digest for digest, name in (line.split() for line in lines)}
+    local = (records.state_dir() / "sent").glob("model*")
+    assert there == {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in local}
+    assert rawhost.run(host, "ls -A /var/lib/firsttouch/models").split() == ["sent"]
 
 
 def test_the_boot_loaded_the_model_and_started_the_server() -> None:
@@ -52,5 +68,6 @@ def test_with_its_pages_back_all_is_well(host: Any) -> None:
     entry = records.verified(host.backend.get_hostname(), "mended")
     assert [row for row in entry["results"] if row["status"] == "fail"] == []
     answers = records.answers(entry)
-    checks = ("weights.toy", "weights.toy.nodes", "digest.toy", *(f"server.policy.{part}" for part in PARTS))
+    weights = ("weights.toy", "weights.toy.nodes", "digest.toy", "pushed.sent", "weights.sent.nodes", "digest.sent")
+    checks = (*weights, *(f"server.policy.{part}" for part in PARTS))
     assert {answers[f"runtime.{check}"]["status"] for check in checks} == {"pass"}
