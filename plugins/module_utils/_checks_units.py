@@ -152,7 +152,8 @@ def _means_the_same(key: str, ours: str, value: str) -> bool:
     """Whether systemd takes VALUE of setting KEY as OURS."""
     if ours in _SWITCH:
         return value.lower() in _SWITCH[ours]
-    return ours == value or (key.endswith("Sec") and _microseconds(ours) == _microseconds(value) is not None)
+    span = _microseconds(value) if key.endswith("Sec") else None
+    return ours == value or (span is not None and _microseconds(ours) == span)
 
 
 def _microseconds(value: str) -> Fraction | None:
