@@ -94,8 +94,8 @@ class Poller:
             with contextlib.suppress(OSError):
                 self.epoll.unregister(fd)
             # Its number may be another's before its turn comes.
-            for i, (other, _) in enumerate(self._ready):
-                if other == fd:
+            for i, ready in enumerate(self._ready):
+                if ready[0] == fd:
                     self._ready[i] = (-1, 0)
 
     def run(self, seconds: float) -> bool:
