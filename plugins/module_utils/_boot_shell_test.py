@@ -30,7 +30,10 @@ _FILE_TESTS: dict[str, Callable[[os.stat_result], bool]] = {
 }
 # What a recording has whole: what is not there was not on the host. Of all else it has what our readers look at, and
 # programs, if at all, empty.
-_WHOLE = re.compile(r"/etc/default/grub(\.d(/[^/]+)?)?|/sys/firmware/efi")
+_WHOLE = re.compile(
+    r"/etc/default/grub(\.d(/[^/]+)?)?|/sys/firmware/efi"
+    r"|(/boot)?/(grub2?|(efi/)?EFI/[^/]+)/(grubenv|(grub|custom|user)\.cfg)"
+)
 _NUMBER = re.compile(r"[ \t\n]*[-+]?[0-9]+[ \t\n]*")
 
 

@@ -93,7 +93,7 @@ CONTENT = (
     "/etc/machine-id",
     "/usr/sbin/grub-mkconfig",
     "/etc/grub.d/*",
-    *(f"{base}/grub.cfg" for base in GRUB),
+    *(f"{base}/{name}.cfg" for base in GRUB for name in ("grub", "custom", "user")),
     *(f"{base}/grubenv" for base in GRUB),
     *(f"{base}/loader/entries/*.conf" for base in ("/boot", "/efi", "/boot/efi")),
     *(f"{base}/loader/loader.conf" for base in ("/boot", "/efi", "/boot/efi")),

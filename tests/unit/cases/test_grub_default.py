@@ -363,6 +363,8 @@ RECORDING = {"/firsttouch-recording.json": "{}"}
         ("-s /etc/default/grub", {}, True),
         ("-f /etc/default/grub.d/site.cfg", {}, True),
         ("-d /sys/firmware/efi", {}, True),
+        *((f"-f {path}/custom.cfg", {}, True) for path in ("/boot/grub", "/boot/grub2", "/boot/efi/EFI/debian", "/grub")),
+        ("-s /boot/grub2/grubenv", {}, True),
     ],
 )
 def test_what_a_recording_has_not_may_be_on_the_host(
