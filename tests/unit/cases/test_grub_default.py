@@ -363,7 +363,7 @@ RECORDING = {"/firsttouch-recording.json": "{}"}
         ("-s /etc/default/grub", {}, True),
         ("-f /etc/default/grub.d/site.cfg", {}, True),
         ("-d /sys/firmware/efi", {}, True),
-        *((f"-f {path}/custom.cfg", {}, True) for path in ("/boot/grub", "/boot/grub2", "/boot/efi/EFI/debian", "/grub")),
+        *((f"-f {path}/custom.cfg", {}, True) for path in ("/boot/grub2", "/boot/efi/EFI/debian", "/grub")),
         ("-s /boot/grub2/grubenv", {}, True),
     ],
 )
