@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from ._checks_host import HUGEPAGES, ISOLATED, Check, Context
-from ._cpulist import format_list
+from ._cpulist import CpuListError, format_list, parse
 from ._intent import IntentError
 from ._numa_expect import ASSERTED, VARIABLE, judge_expected, read_expected
 from ._plan_numa import memory_bindable, trust_of
@@ -88,7 +88,22 @@ def _made_for(ctx: Context) -> Mapping[str, Any]:
     plan = (ctx.recorded or {}) if ctx.made_anew else ctx.plan
     topology = plan.get("topology")
     nodes = topology.get("nodes") if isinstance(topology, Mapping) else None
-    return nodes if isinstance(nodes, Mapping) else {}
+    if not isinstance(nodes, Mapping) or not all(isinstance(node, Mapping) for node in nodes.values()):
+        return {}
+    return nodes
+
+
+def _hold(planned: Mapping[str, str], topology: Topology) -> bool:
+    """Whether each node has what was PLANNED of it, but for CPUs that are offline: those are in no node's list.
+
+    A node or CPU that came online since (CXL, a GPU, a virtual CPU) has no part in the plan, and takes nothing away.
+    """
+    live = {str(node.id): node.cpus for node in topology.nodes}
+    offline = topology.cpus.present - topology.cpus.online
+    try:
+        return all(name in live and parse(cpus) <= live[name] | offline for name, cpus in planned.items())
+    except CpuListError:  # the plan was edited
+        return False
 
 
 def check_planned(ctx: Context) -> Iterator[Result]:
@@ -106,8 +121,7 @@ def check_planned(ctx: Context) -> Iterator[Result]:
     live = {str(node.id): format_list(node.cpus) for node in topology.nodes}
     remedy = f"Run provision, which plans anew what {HUGEPAGES} and {ISOLATED} ask for; or set the firmware back."
     source = f"{NODE_DIR}/node*/cpulist"
-    # A node that came online since (CXL, a GPU) has no part in the plan, and takes nothing away from it.
-    holds = planned.items() <= live.items()
+    holds = _hold(planned, topology)
     yield judge(
         "numa.planned", "running", planned, live, reason="nodes_changed", source=source, remedy=remedy, soft=holds
     )

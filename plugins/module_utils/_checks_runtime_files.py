@@ -138,7 +138,7 @@ def _pushed(ctx: Context) -> list[Mapping[str, Any]]:
 
 
 def check_pushed(ctx: Context) -> Iterator[Result]:
-    """Each model that was pushed: all of its files there, as long as they were, and writable by their owner alone."""
+    """Each model that was pushed: its files there, as long as they were, for their group to read, for their owner to write."""
     for model in _pushed(ctx):
         folder = str(model["source"])
         identity, manifest = f"runtime.pushed.{model['name']}", f"{folder}/{_model_push.MANIFEST}"
@@ -155,7 +155,7 @@ def check_pushed(ctx: Context) -> Iterator[Result]:
             changed = [
                 f"{path} has {status.st_size} bytes, not {file.size}; mode {stat.S_IMODE(status.st_mode):04o}"
                 for path, (file, status) in found.items()
-                if status is not None and (status.st_size != file.size or status.st_mode & 0o022)
+                if status is not None and (status.st_size != file.size or status.st_mode & 0o062 != 0o040)
             ]
         yield judge(
             identity,

@@ -7,6 +7,7 @@ the runtime reads (models/NAME.json, servers/NAME.json) and the units that start
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -278,7 +279,13 @@ def _source(given: Mapping[str, Any], what: str, name: str) -> Row:
             raise IntentError(
                 f"{what}: source is missing; name a path on the host, or with push one on the controller"
             )
-        return {"source": _text(given, "source", what, _PATH)}
+        source = _text(given, "source", what, _PATH)
+        if f"{os.path.normpath(source)}/".startswith(f"{_model_push.TOP}/"):
+            raise IntentError(
+                f"{what}: source is {source!r}, but what is in {_model_push.TOP} was pushed and goes with its row;"
+                " move it elsewhere (mv), or name the files of the controller with push"
+            )
+        return {"source": source}
     push = _text(given, "push", what, _PUSH)
     if "source" in given:
         raise IntentError(

@@ -158,6 +158,19 @@ def test_the_nodes_are_those_of_the_record_also_where_the_plan_is_made_anew(tmp_
     assert row["expected"] == {"0": "0-1", "1": "2-3"} and row["observed"] == {"0": "2-3", "1": "0-1"}
 
 
+@pytest.mark.parametrize(
+    ("node1", "online", "status"),
+    [("2", "0-2", "warn"), ("2-4", "0-4", "warn"), ("2", "0-3", "fail")],
+    ids=["a CPU is offline", "a CPU came online", "a CPU is no node's"],
+)
+def test_cpus_that_go_and_come(node1: str, online: str, status: str, tmp_path: Path) -> None:
+    made = run_module("host_plan", {"sysroot": str(two_nodes(tmp_path)), "intent": RT})
+    put(tmp_path, "/etc/firsttouch/plan.json", json.dumps(made["plan"]))
+    put(tmp_path, f"{SYSTEM}/node/node1/cpulist", f"{node1}\n")
+    put(tmp_path, f"{SYSTEM}/cpu/online", f"{online}\n")
+    assert answers(tmp_path)["numa.planned"]["status"] == status
+
+
 def test_the_fastest_transport_is_unbound_on_a_hidden_topology(tmp_path: Path) -> None:
     rows = answers(one_node(tmp_path, 4), {"transport_policy": "fastest"})
     assert states(rows)["numa.transport"] == ("pass", "")

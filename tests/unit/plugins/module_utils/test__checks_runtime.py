@@ -195,6 +195,9 @@ def test_a_model_that_was_pushed_is_there(tmp_path: Path) -> None:
     assert [text.partition(" ")[2] for text in row.observed] == [
         "has 2 bytes, not 3; mode 0640", "has 3 bytes, not 3; mode 0660"
     ]  # fmt: skip
+    put(folder, "/a.safetensors", "123").chmod(0o600)
+    row = answers(tmp_path, plan, layers=["configured"])["runtime.pushed.p"]
+    assert row.observed[0].endswith("mode 0600"), "the unit, which is not root, could not read it"
 
 
 def test_a_model_that_was_never_pushed_is_missing(tmp_path: Path) -> None:

@@ -318,6 +318,10 @@ def test_a_pushed_model_that_no_variable_asks_for_any_more_is_kept_as_it_is(host
     [
         ({"name": "a"}, ("'a'", "source is missing", "push")),
         ({"name": "a", "source": "/srv/a", "push": "b"}, ("'/srv/a'", "'b'", "leave out push", "source for")),
+        *(
+            ({"name": "a", "source": path}, (repr(path), "goes with its row", "mv"))
+            for path in ("/var/lib/firsttouch/models/sent", "/var/lib/firsttouch//models")
+        ),
         ({"name": "a", "push": ""}, ("push is ''", "models/llama")),
         ({"name": "a", "push": "b\nc"}, ("push is 'b\\nc'",)),
         ({"name": "a", "push": ["b"]}, ("push is ['b']",)),
