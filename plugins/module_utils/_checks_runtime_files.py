@@ -138,7 +138,7 @@ def _pushed(ctx: Context) -> list[Mapping[str, Any]]:
 
 
 def check_pushed(ctx: Context) -> Iterator[Result]:
-    """Each model that was pushed: its files there, as long as they were, for their group to read, for their owner to write."""
+    """Each model that was pushed: its files there, as long as they were; their owner may write, the group read."""
     for model in _pushed(ctx):
         folder = str(model["source"])
         identity, manifest = f"runtime.pushed.{model['name']}", f"{folder}/{_model_push.MANIFEST}"

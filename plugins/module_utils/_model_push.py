@@ -132,7 +132,9 @@ def check_space(root: str, plan: Plan, temporary: str | None) -> None:
         there = os.path.dirname(there)
     need = sum(file.size for _name, file in plan.missing)
     largest = max(file.size for _name, file in plan.missing)
-    names = ", ".join(sorted({name for name, _file in plan.missing}))
+    models = sorted({name for name, _file in plan.missing})
+    names = ", ".join(models)
+    begun = [path for name in models for path in parts(name)[1:] if list_dir(root, path) is not None]
     rooms = [(there, need)]
     if temporary is not None:
         if os.stat(temporary).st_dev == os.stat(there).st_dev:
@@ -145,6 +147,8 @@ def check_space(root: str, plan: Plan, temporary: str | None) -> None:
         if free < bytes_needed:
             text = f"firsttouch_models: the files of {names} need {_human(bytes_needed)} on the file system of {where}"
             remedy = "make room there, or put the model on the host and name it with source instead of push"
+            if begun:
+                remedy = f"{', '.join(begun)} holds what a push that was cut off left: rm -r it, or {remedy}"
             raise PushError("no_space", f"{text}, and {_human(free)} are free; {remedy}")
 
 

@@ -330,6 +330,17 @@ def test_too_little_room_is_told_with_numbers_before_anything_is_sent(
         refused.value
     )
     assert "firsttouch_models: the files of toy" in str(refused.value) and "source" in str(refused.value)
+    assert "rm -r" not in str(refused.value)
+
+
+def test_what_a_push_left_that_was_cut_off_is_named_where_there_is_too_little_room(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(root, f"{mp.TOP}/.toy.part/{'0' * 64}", "of a model that changed since")
+    plan = mp.make_plan(str(root), {"toy": files(FIRST)})
+    Disks(monkeypatch, {str(root / mp.TOP[1:]): 1}, one_disk=False)
+    with pytest.raises(mp.PushError, match=rf"{mp.TOP}/\.toy\.part holds what a push that was cut off left: rm -r it"):
+        mp.check_space(str(root), plan, None)
 
 
 def test_what_is_there_needs_no_room(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
