@@ -31,6 +31,7 @@ sys.path.insert(0, str(ROOT / "runtime" / "src"))
 
 import _transport_cdf  # noqa: E402  it imports the runtime, which is used from the checkout
 import _transport_faults  # noqa: E402  the same
+import _transport_steps  # noqa: E402  the same
 from firsttouch import bench  # noqa: E402  the same
 from firsttouch.bench import Ours, Peer, Result  # noqa: E402  the same
 from firsttouch.errors import FirstTouchError  # noqa: E402  the same
@@ -236,6 +237,7 @@ def measure() -> list[dict[str, Any]]:
     rows = ratio_rows(rounds)
     rows += [row(*values) for values in _transport_faults.rows(faults)]
     rows += plain_rows(rounds, names)
+    rows += [row(*values) for values in _transport_steps.rows()]
     rows += [row(f"not measured: {text}", None, "") for text in missing]
     if FLOOR not in names:
         rows.append(row("not measured: the C floor, there is no compiler", None, ""))

@@ -30,7 +30,9 @@ sed -i 's/mode=0770/mode=0777/' '/etc/systemd/system/dev-hugepages\x2dft.mount'
 mount -t hugetlbfs -o pagesize=2M,size=200M,uid=65534,mode=0700 vendor /dev/hugepages-ft
 fallocate -l 20M /dev/hugepages-ft/stale
 
-# The isolated CPUs: the interrupt of the network card, one that has yet to come, and a thread.
+# The isolated CPUs: the interrupt of the network card, one that has yet to come, and a thread. irqbalance, which would
+# move them away again some seconds after its start, somebody stopped.
+systemctl stop irqbalance
 irq_of() { awk -F: -v name="$1" '$0 ~ name { gsub(/ /, "", $1); print $1 }' /proc/interrupts; }
 echo 3 > "/proc/irq/$(irq_of virtio1-input)/smp_affinity_list"
 echo 1 > "/proc/irq/$(irq_of i8042 | head -n 1)/smp_affinity_list"
