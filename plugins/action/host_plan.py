@@ -7,7 +7,7 @@ from __future__ import annotations
 import typing as t
 
 from ansible.errors import AnsibleActionFail
-from ansible.module_utils.parsing.convert_bool import boolean
+from ansible.module_utils.common.validation import check_type_bool, check_type_dict
 from ansible.plugins.action import ActionBase
 from ansible_collections.firsttouch.host.plugins.plugin_utils import _beside, _model_source
 from ansible_collections.firsttouch.host.plugins.plugin_utils._variables import sentence, unknown
@@ -16,11 +16,16 @@ from ansible_collections.firsttouch.host.plugins.plugin_utils._variables import 
 def pushed(args: t.Mapping[str, t.Any], dirs: list[str]) -> dict[str, int]:
     """The bytes of the models that host_plan with ARGS plans to push, by name. Raises SourceError, OSError.
 
-    What is no row of a model the module itself refuses.
+    What is no row of a model, no intent or no boolean the module itself refuses.
     """
-    if boolean(args.get("revert") or False) or "runtime" not in (args.get("sections") or ["runtime"]):
+    try:
+        intent = check_type_dict(args.get("intent") or {})
+        revert = check_type_bool(args.get("revert") or False)
+    except TypeError:
         return {}
-    rows = (args.get("intent") or {}).get("models")
+    if revert or "runtime" not in (args.get("sections") or ["runtime"]):
+        return {}
+    rows = intent.get("models")
     found = {}
     for row in rows if isinstance(rows, list) else []:
         if isinstance(row, t.Mapping) and isinstance(row.get("push"), str):

@@ -16,7 +16,9 @@ NODE = "/sys/devices/system/node"
 GRUB = ("/boot/grub", "/boot/grub2", "/boot/efi/EFI/*")
 EFIVARS = "/sys/firmware/efi/efivars"
 SYSCTL_DIRS = ("/etc/sysctl.d", "/run/sysctl.d", "/usr/local/lib/sysctl.d", "/usr/lib/sysctl.d")
-UNIT_DIRS = ("/etc/systemd/system", "/run/systemd/system", "/usr/lib/systemd/system")
+UNIT_DIRS = (
+    "/etc/systemd/system", "/run/systemd/system", "/usr/local/lib/systemd/system", "/usr/lib/systemd/system"
+)
 CONTROL_DIRS = ("/etc/systemd/system.control", "/run/systemd/system.control")
 
 IRQBALANCE_PROCS = tuple(f"{folder}/{SERVICE}/cgroup.procs" for folder in SLICES)

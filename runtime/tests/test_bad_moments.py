@@ -158,7 +158,9 @@ class Full:
 EPOLL = select.epoll
 
 
-@pytest.mark.parametrize(("transport", "room"), [("shm", 1), ("shm", 2), ("unix", 0), ("unix", 1), ("tcp", 0)])
+@pytest.mark.parametrize(
+    ("transport", "room"), [("shm", 0), ("shm", 1), ("shm", 2), ("unix", 0), ("unix", 1), ("tcp", 0)]
+)
 def test_no_room_to_wait_for_a_server(
     transport: str, room: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import select
 import socket
@@ -72,18 +73,17 @@ class ShmLane(Lane):
         self._copy = Writer(self.request)
         self.answer = tuple(self.reply.items())
         self._poll = select.epoll()
-        # An edge: each ring wakes, and nothing has to be read back.
         try:
+            # An edge: each ring wakes, and nothing has to be read back.
             self._poll.register(chime, select.EPOLLIN | select.EPOLLET)
-        except OSError as error:
-            self._poll.close()
-            raise ProtocolError(f"the doorbell of lane {lane} cannot be waited for: {error.strerror}") from error
-        try:
             for fd in link.death_fds:
                 self._poll.register(fd, READABLE)
         except OSError as error:
             self._poll.close()
-            raise BusyError(f"{link.peer} cannot be waited for: {error.strerror}") from error
+            if error.errno in (errno.ENOSPC, errno.ENOMEM):
+                raise BusyError(f"{link.peer} cannot be waited for: {error.strerror}") from error
+            # What it passed is no doorbell, or one that waits for too many others.
+            raise ProtocolError(f"the doorbell of lane {lane} cannot be waited for: {error.strerror}") from error
 
     def write(self, arrays: Mapping[str, Array]) -> None:
         # The lane may be another client's by now, or of the process that this one was forked from.

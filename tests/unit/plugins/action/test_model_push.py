@@ -219,3 +219,15 @@ def test_the_plan_is_told_how_large_the_files_are(inventory: Path) -> None:
 )
 def test_what_is_there_or_not_to_be_pushed_is_left_to_the_plan(inventory: Path, args: dict[str, Any]) -> None:
     assert planned(inventory, **args) == {"ran": True}
+
+
+@pytest.mark.parametrize("revert", [False, "no"])
+def test_an_intent_as_text_is_read_as_the_module_reads_it(revert: object, tmp_path: Path) -> None:
+    (tmp_path / "m.safetensors").write_bytes(b"\2\0\0\0\0\0\0\0{}")
+    intent = json.dumps({"models": [{"name": "m", "push": str(tmp_path / "m.safetensors")}]})
+    assert host_plan.pushed({"intent": intent, "revert": revert}, []) == {"m": 10}
+
+
+@pytest.mark.parametrize("args", [{"intent": "no dictionary"}, {"intent": []}, {"intent": {}, "revert": "perhaps"}])
+def test_what_is_no_intent_is_left_to_the_module_to_refuse(args: dict[str, Any]) -> None:
+    assert host_plan.pushed(args, []) == {}
