@@ -130,12 +130,12 @@ def no_leftovers() -> Iterator[None]:
                     os.unlink(f"/dev/shm/{name}")
 
 
-def floor() -> Callable[[], Result] | None:
-    """The compiled floor, None without a compiler."""
+def floor(folder: str) -> Callable[[], Result] | None:
+    """The floor, compiled into FOLDER; None without a compiler."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         return None
-    program = Path(tempfile.mkdtemp(prefix="firsttouch-")) / "floor"
+    program = Path(folder) / "floor"
     source = ROOT / "bench" / "peers" / "floor.c"
     if subprocess.run([compiler, "-O2", "-o", str(program), str(source)]).returncode:
         return None
@@ -153,10 +153,11 @@ def floor() -> Callable[[], Result] | None:
 Rounds = list[dict[tuple[str, str], Result]]
 
 
-def run_rounds(made: dict[str, Callable[[], Peer]]) -> tuple[Rounds, list[dict[str, list[float]]]]:
+def run_rounds(
+    made: dict[str, Callable[[], Peer]], bottom: Callable[[], Result] | None
+) -> tuple[Rounds, list[dict[str, list[float]]]]:
     """All measurements, interleaved: each round has one of each. And what faults took in each."""
     needed = {(case, name) for case, ours, other, *_ in GOALS for name in (ours, other)}
-    bottom = floor()
     rounds: Rounds = []
     faults = []
     for number in range(ROUNDS):
@@ -232,7 +233,8 @@ def plain_rows(rounds: Rounds, names: list[str]) -> list[dict[str, Any]]:
 def measure() -> list[dict[str, Any]]:
     """All rows. The distributions go to build/bench/transport.svg."""
     made, missing = peers()
-    rounds, faults = run_rounds(made)
+    with tempfile.TemporaryDirectory(prefix="firsttouch-") as folder:
+        rounds, faults = run_rounds(made, floor(folder))
     names = [*made, *([FLOOR] if (ONE.name, FLOOR) in rounds[0] else [])]
     rows = ratio_rows(rounds)
     rows += [row(*values) for values in _transport_faults.rows(faults)]
