@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from pathlib import Path
 
@@ -18,3 +19,10 @@ if not LINK.is_symlink():
 for path in (str(TREE), str(ROOT / "tests"), str(ROOT / "tests" / "unit")):
     if path not in sys.path:
         sys.path.insert(0, path)
+
+with contextlib.suppress(ImportError):  # not all tests are run with it
+    from hypothesis import settings
+
+    # How long an example takes is the machine's; which ones are tried is the same in each run, but for the long ones.
+    settings.register_profile("here", deadline=None, derandomize=os.environ.get("FIRSTTOUCH_SLOW") != "1")
+    settings.load_profile("here")

@@ -26,6 +26,11 @@ def _path(name: str, suffix: str) -> Path:
     return LOGS / f"{re.sub(r'[^A-Za-z0-9.]+', '-', name)}{suffix}"
 
 
+def serial(host: str) -> Path:
+    """Where the serial console of HOST is kept when it ends."""
+    return LOGS / f"{SERIAL}{host}.log"
+
+
 @contextlib.contextmanager
 def kept(name: str) -> Iterator[None]:
     """Everything that is printed meanwhile, also by children, goes to build/logs/NAME.log as well as to stdout."""

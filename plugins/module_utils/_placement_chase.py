@@ -55,12 +55,12 @@ CODE = {
 
 
 class Chase:
-    """The two routines in a mapping of their own, and the cyclic permutation they run over.
+    """The two routines in a mapping of their own, and the cyclic permutation they run over, an image().
 
     Raises OSError where no executable memory may be made, its errno EACCES or EPERM.
     """
 
-    def __init__(self, kernel: Kernel, seed: int = 1) -> None:
+    def __init__(self, kernel: Kernel, cycles: bytes) -> None:
         code = CODE[kernel.machine]
         self._length = 65536  # one page, whatever the page size
         self._kernel = kernel
@@ -69,7 +69,7 @@ class Chase:
         kernel.seal_code(self._at, self._length)
         self._chase: Any = kernel.function(self._at, 3)
         self._flush: Any = kernel.function(self._at + _FLUSH_AT[kernel.machine], 3)
-        self.image = image(seed)
+        self.image = cycles
         self.lines = (BUFFER_BYTES - _SMALL_BYTES) // STRIDE
 
     def pass_ns(self, base: int) -> list[float]:

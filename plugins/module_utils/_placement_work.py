@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ._placement_chase import BUFFER_BYTES, Chase, spread
+from ._placement_chase import BUFFER_BYTES, Chase, image, spread
 from ._placement_kernel import Kernel
 
 _PASSES = 7
@@ -61,6 +61,8 @@ class Worker:
         self._kernel = kernel
         self._page = page_bytes
         self._chase: Chase | None = None
+        # Made here, before any job: of no CPU's time, however slow the host is.
+        self._image = image(1)
 
     def work(self, job: Job, seconds: float) -> dict[str, Any]:
         """The answer to JOB, for which there are SECONDS."""
@@ -122,7 +124,7 @@ class Worker:
 
     def _latency(self, job: Job, end: float) -> dict[str, Any]:
         try:
-            chase = self._chase = self._chase or Chase(self._kernel)
+            chase = self._chase = self._chase or Chase(self._kernel, self._image)
         except OSError as exc:
             return by_errno(exc) | {"reason": "no_executable_memory"}
         buffers: dict[int, int] = {}

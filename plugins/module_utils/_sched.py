@@ -34,7 +34,7 @@ class FifoAttempt:
     capable: bool = False
 
 
-def try_fifo(timeout: float = 2.0, avoid_cpus: Collection[int] = ()) -> FifoAttempt:
+def try_fifo(timeout: float = 30.0, avoid_cpus: Collection[int] = ()) -> FifoAttempt:
     """Ask the kernel for SCHED_FIFO priority 1 in a forked child and return what it said.
 
     The child leaves the CPUs of AVOID_CPUS when it may run elsewhere, takes the policy, reads it back and

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -19,6 +20,9 @@ from weights_host import gigantic, mounter, on_disk, pool, run_directory, store
 __all__ = ["gigantic", "mounter", "on_disk", "pool", "run_directory", "store"]
 
 SLOW = os.environ.get("FIRSTTOUCH_SLOW") == "1"
+# How long an example takes is the machine's; which ones are tried is the same in each run, but for the long ones.
+settings.register_profile("here", deadline=None, derandomize=not SLOW)
+settings.load_profile("here")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

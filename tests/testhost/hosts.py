@@ -23,7 +23,7 @@ from . import image, probe, qemu, room, supervisor, topology
 from .errors import HostError
 from .paths import cache_dir, host_dir, hosts_dir
 
-BOOT_LIMIT = 300.0
+BOOT_LIMIT = 900.0
 # A host that has only booted has written 5 MiB; the rest is for what is installed there.
 HOST_MIB = 512
 _PORT_TRIES = 5
@@ -160,7 +160,7 @@ def guest_pid(host: Host) -> int:
         return 0
 
 
-def ssh_argv(host: Host, command: list[str], connect_limit: int = 10) -> list[str]:
+def ssh_argv(host: Host, command: list[str], connect_limit: int = 60) -> list[str]:
     """The ssh command that runs ``command`` there, or logs in when it is empty."""
     argv = [qemu.find_tools("ssh")["ssh"], "-F", "none", "-i", str(host.key), "-p", str(host.port)]
     for option in (*SSH_OPTIONS, f"ConnectTimeout={connect_limit}"):
@@ -254,7 +254,7 @@ def _ssh_answers(host: Host, limit: float) -> bool:
         return False
     try:
         done = subprocess.run(
-            ssh_argv(host, ["true"]),
+            ssh_argv(host, ["true"], connect_limit=10),
             check=False,
             stdin=subprocess.DEVNULL,
             capture_output=True,

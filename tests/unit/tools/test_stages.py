@@ -36,3 +36,41 @@ def test_a_stage_without_a_scenario_fails(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert run_tests.scenarios("uefi") == ["one"]
     with pytest.raises(commands.CommandError, match="no scenario with a host of firmware bios"):
         run_tests.scenarios("bios")
+
+
+@pytest.mark.parametrize(
+    ("consoles", "statuses", "passes"),
+    [
+        (["Oops: int3: 0000"], [1, 0], True),
+        (["Oops: int3: 0000"], [1, 1], False),
+        (["", "Oops: int3: 0000"], [1, 0], True),
+        ([""], [1], False),
+        ([], [1], False),
+        (["Oops: int3: 0000"], [0], True),
+    ],
+)
+def test_a_scenario_runs_once_more_only_where_an_emulated_cpu_slipped(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, consoles: list[str], statuses: list[int], passes: bool
+) -> None:
+    (tmp_path / "molecule" / "one").mkdir(parents=True)
+    (tmp_path / "molecule" / "one" / "molecule.yml").write_text("platforms: [{name: a}, {name: b}]\n")
+    monkeypatch.setattr(run_tests, "ROOT", tmp_path)
+    monkeypatch.setattr(run_tests.stage_logs, "LOGS", tmp_path)
+    # Of an earlier run; a host of another scenario.
+    for name in ("a", "b", "other"):
+        (tmp_path / f"serial-{name}.log").write_text("Oops: int3: 0000")
+    left = list(statuses)
+
+    def ran(*_command: str, **_more: object) -> None:
+        for name, text in zip("ab", consoles):
+            (tmp_path / f"serial-{name}.log").write_text(text)
+        if left.pop(0):
+            raise commands.CommandError("molecule -c: status 1")
+
+    monkeypatch.setattr(run_tests, "run", ran)
+    if passes:
+        run_tests.scenario("one")()
+    else:
+        with pytest.raises(commands.CommandError):
+            run_tests.scenario("one")()
+    assert left == []

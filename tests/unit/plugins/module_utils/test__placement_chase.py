@@ -123,7 +123,7 @@ def test_loads_go_to_memory_and_around_the_whole_cycle() -> None:
         pytest.skip(f"no machine code for {platform.machine()}")
     kernel = Kernel()
     try:
-        ready = chase.Chase(kernel)
+        ready = chase.Chase(kernel, chase.image(1))
     except OSError as exc:
         pytest.skip(f"no executable memory: {exc}")
     base = kernel.map(chase.BUFFER_BYTES)
