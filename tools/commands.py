@@ -73,7 +73,9 @@ def scratch() -> Iterator[dict[str, str]]:
     with tempfile.TemporaryDirectory(prefix="firsttouch-", dir=memory if roomy else None) as folder:
         # As passable as /tmp is: some tests read a tree as another user.
         os.chmod(folder, 0o755)
-        yield {"TMPDIR": folder}
+        # The names of pytest's own folders have the user's in them, and that of a socket must be short.
+        options = f"{os.environ.get('PYTEST_ADDOPTS', '')} --basetemp={folder}/t"
+        yield {"TMPDIR": folder, "PYTEST_ADDOPTS": options.strip()}
 
 
 def each(*steps: Callable[[], None]) -> None:

@@ -287,8 +287,11 @@ def main() -> int:
     parser.add_argument("--keep", action="store_true", help="take the demo host that is up already, as it is")
     options = parser.parse_args()
     STATE.mkdir(parents=True, exist_ok=True)
+    # Also where a script ignores it: what is started from here could not be asked to clean up then.
+    signal.signal(signal.SIGINT, _interrupted)
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _interrupted)
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, _interrupted)
     try:
         demo(options)
     except DemoError as error:

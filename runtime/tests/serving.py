@@ -172,7 +172,7 @@ def served(
         yield where, pid
 
 
-def eventually(condition: Callable[[], bool], seconds: float = 5.0) -> bool:
+def eventually(condition: Callable[[], bool], seconds: float = 20.0) -> bool:
     """Whether CONDITION holds within SECONDS."""
     end_at = time.monotonic() + seconds
     while time.monotonic() < end_at:

@@ -44,7 +44,8 @@ def running(*words: str, cwd: Path) -> Iterator[subprocess.Popen[str]]:
 def test_serve(tmp_path: Path) -> None:
     """The embedded policy answers over shared memory; metrics come on demand; SIGTERM ends it and leaves nothing."""
     metrics, address = tmp_path / "metrics", f"shm://{tmp_path}/policy"
-    with running("--address", address, "--metrics", str(metrics), "--cpu", "0", cwd=tmp_path) as process:
+    cpu = str(min(os.sched_getaffinity(0)))
+    with running("--address", address, "--metrics", str(metrics), "--cpu", cpu, cwd=tmp_path) as process:
         with InferenceClient(address) as client:
             arrays, meta = client.infer({"obs": np.ones(OBSERVATION, "f4")})
             assert arrays["act"].shape == (ACTION,)

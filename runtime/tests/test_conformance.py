@@ -80,17 +80,19 @@ def test_lane_in_place(client: InferenceClient) -> None:
         assert not lane.reply["act"].flags.writeable
 
 
-def test_depth(where: str) -> None:
+def test_depth(where: str, tmp_path: Path) -> None:
     """Lanes of one client are under way at once, and are answered in one batch when the server is busy."""
-    with InferenceClient(where, lanes=4) as client, client.lane() as a, client.lane() as b, client.lane() as c:
-        for number, lane in enumerate((a, b, c)):
+    with contextlib.ExitStack() as stack:
+        client = stack.enter_context(InferenceClient(where, lanes=4))
+        first, mark = stack.enter_context(held(client, tmp_path / "mark"))
+        others = [stack.enter_context(client.lane()) for _ in range(2)]
+        for number, lane in enumerate(others, 2):
             lane.request["obs"][...] = number
             lane.request["id"][...] = number
-            lane.submit({"sleep": 0.1} if lane is a else {})
-            if lane is a:
-                time.sleep(0.03)
-        sizes = [lane.result() for lane in (a, b, c)]
-        for number, lane in enumerate((a, b, c)):
+            lane.submit({})
+        mark.unlink()
+        sizes = [lane.result() for lane in (first, *others)]
+        for number, lane in enumerate((first, *others), 1):
             check(number, lane.reply)
     assert [item["batch"] for item in sizes if item] == [1, 2, 2]
 
@@ -255,7 +257,7 @@ def test_asyncio(where: str) -> None:
                 check(number, arrays)
                 assert meta and meta["n"] == number
             with pytest.raises(ExpiredError):
-                await client.infer(request(1), {"sleep": 0.2}, timeout=0.05)
+                await client.infer(request(1), {"sleep": 1}, timeout=0.05)
             with pytest.raises(HandlerError):
                 await client.infer(request(1), {"fail": "x"})
             slow = asyncio.ensure_future(client.infer(request(1), {"sleep": 0.1}))

@@ -161,7 +161,7 @@ def test_server_kills(transport: str, tmp_path: Path) -> None:
             assert not board[WRONG]
         report(kills, "servers", transport, board)
     assert answers(board) > kills
-    assert shm_names() == before
+    assert shm_names() <= before
     assert not list(tmp_path.iterdir())
 
 
@@ -185,7 +185,7 @@ def test_client_kills(transport: str, tmp_path: Path) -> None:
             assert not board[WRONG]
         report(kills, "clients", transport, board)
     assert answers(board) > kills
-    assert shm_names() == before
+    assert shm_names() <= before
     assert not list(tmp_path.iterdir())
 
 

@@ -330,9 +330,10 @@ def test_close_while_others_wait(transport: str, tmp_path: Path) -> None:
     with served(address_of(transport, tmp_path)) as (where, _):
         client = InferenceClient(where, lanes=2, reconnect=False)
         threads = [threading.Thread(target=ask) for _ in range(3)]
+        session = client._connector.session()
         for thread in threads:
             thread.start()
-        time.sleep(0.2)
+        assert eventually(lambda: not session.free and session._waiters == 1)
         client.close()
         for thread in threads:
             thread.join(2)

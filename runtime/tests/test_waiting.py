@@ -120,18 +120,28 @@ def test_bell_that_the_owner_before_filled(tmp_path: Path, monkeypatch: pytest.M
 
 def test_copy_and_wake_up_at_once(tmp_path: Path) -> None:
     """A server that sleeps is rung before the arrays are copied; a lane of a closed client rings nobody."""
-    with served(address_of("shm", tmp_path), options=Options(lanes=1)) as (where, _):
+    with served(address_of("shm", tmp_path), options=Options(lanes=1)) as (where, pid):
         with InferenceClient(where) as client, client.lane() as leased:
             lane: Any = leased._lane
             words, sleeping = lane._words, lane._srv_sleep
-            # The sleep in which it was greeted ends yet; the one after an answer lasts.
+
+            def stopped_asleep() -> bool:
+                """The server is stopped where it says that it sleeps: an edge that it did not see yet wakes it for
+                a moment."""
+                os.kill(pid, signal.SIGSTOP)
+                assert eventually(lambda: Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T")
+                if words[sleeping] != 1:
+                    os.kill(pid, signal.SIGCONT)
+                return bool(words[sleeping] == 1)
+
             lane.write(request(2))
             leased.infer()
             check(2, leased.reply)
-            assert eventually(lambda: words[sleeping] == 1)
+            assert eventually(stopped_asleep)
             hush(lane._bell)
             lane.write(request(1))
             assert os.eventfd_read(lane._bell) == 1
+            os.kill(pid, signal.SIGCONT)
             leased.infer()
             check(1, leased.reply)
         assert eventually(lambda: words[sleeping] == 1)

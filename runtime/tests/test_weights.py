@@ -298,6 +298,8 @@ def test_align(store: str, on_disk: Path, align: int) -> None:
     model = make_model(on_disk / "m", shards=3, size=17 << 20)
     for file in model.glob("*.safetensors"):
         drop(file)
+    if any(cached(file) > 0.01 for file in model.glob("*.safetensors")):
+        pytest.skip("the filesystem of the tests keeps its files in memory; the page cache is not tested")
     plan = weights.plan(model, directory=store, align=align)
     image = load(model, store, align=align)
     assert all(cached(file) <= 0.01 for file in model.glob("*.safetensors"))
@@ -711,6 +713,8 @@ def test_fallback(mounter: Mounter, tmp_path: Path) -> None:
     model = make_model(tmp_path / "m")
     with pytest.raises(errors.MountTooSmallError):
         load(model, store)
+    # What is said of small pages is of memory in pieces, as other tests may have left it.
+    Path("/proc/sys/vm/compact_memory").write_text("1")
     huge = mounter(32, kind="tmpfs", huge="always")
     image = load(model, store, fallback="tmpfs-huge")
     assert os.path.dirname(image.path) == huge and image.backend == "tmpfs-huge"

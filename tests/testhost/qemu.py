@@ -27,6 +27,7 @@ _UEFI = ("/usr/share/OVMF/OVMF_CODE_4M.fd", "/usr/share/OVMF/OVMF_VARS_4M.fd")
 UEFI_VARIABLES = "uefi-variables.fd"
 
 # ECMA-48 control sequences: CSI, OSC, and two-character ones.
+_PORT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _CONTROL = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)?|[ -/]*[0-~])")
 
 
@@ -172,8 +173,9 @@ def stop(pid: int, started: int | None, marker: str, limit: float = 10.0) -> boo
 def free_port(taken: Container[int] = ()) -> int:
     """A port on loopback, none of TAKEN, that nobody listens on now. It is none that the kernel gives to connections:
     while QEMU is started again after a reset one of those could take it, that of an ssh to this very port too."""
-    first = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    for port in random.sample(range(min(10240, first - 1), first), k=min(100, first - 1)):
+    first = int(_PORT_RANGE.read_text().split()[0])
+    ports = range(max(1024, min(10240, first - 1000)), first)
+    for port in random.sample(ports, k=min(100, len(ports))):
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
             if port not in taken:

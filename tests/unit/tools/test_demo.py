@@ -149,9 +149,14 @@ def test_what_a_command_leaves_behind_holds_nothing_up(tmp_path: Path, monkeypat
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("keep", [False, True])
-def test_an_interrupt_ends_the_host_after_the_command(tmp_path: Path, number: signal.Signals, keep: bool) -> None:
-    """The command under way ends itself first; with --keep the host that was up before is not the demo's to end."""
+@pytest.mark.parametrize(("keep", "ignored"), [(False, False), (True, False), (False, True)])
+def test_an_interrupt_ends_the_host_after_the_command(
+    tmp_path: Path, number: signal.Signals, keep: bool, ignored: bool
+) -> None:
+    """The command under way ends itself first; with --keep the host that was up before is not the demo's to end.
+
+    Also where SIGINT is ignored, as for what a script has in the background.
+    """
     fake, notes = tmp_path / "testhost.py", tmp_path / "notes"
     fake.write_text(FAKE)
     program = f"""
@@ -165,7 +170,9 @@ if {keep}:
 sys.argv[1:] = ["--keep"] if {keep} else []
 sys.exit(demo.main())
 """
-    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    trap = "trap '' INT; " if ignored else ""
+    command = ["sh", "-c", f'{trap}exec "$@"', "sh", sys.executable, "-c", program]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None and process.stderr is not None
         while b"booting" not in process.stdout.readline():
             assert process.poll() is None, process.stderr.read()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import commands
 import pytest
+import stage_logs
 
 # The stages run on the interpreter of the checkout only, which has all of ansible-core.
 pytest.importorskip("ansible_test")
@@ -55,7 +56,7 @@ def test_a_scenario_runs_once_more_only_where_an_emulated_cpu_slipped(
     (tmp_path / "molecule" / "one").mkdir(parents=True)
     (tmp_path / "molecule" / "one" / "molecule.yml").write_text("platforms: [{name: a}, {name: b}]\n")
     monkeypatch.setattr(run_tests, "ROOT", tmp_path)
-    monkeypatch.setattr(run_tests.stage_logs, "LOGS", tmp_path)
+    monkeypatch.setattr(stage_logs, "LOGS", tmp_path)
     # Of an earlier run; a host of another scenario.
     for name in ("a", "b", "other"):
         (tmp_path / f"serial-{name}.log").write_text("Oops: int3: 0000")
