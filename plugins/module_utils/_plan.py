@@ -71,6 +71,8 @@ def make_plan(
         floor = floors(intent.get("reserve_floor_bytes"), facts.topology, judge)
         check_effect(planned, chosen, facts, floor, judge)
     numa = plan_numa({} if revert else intent, facts.topology, facts.signs, judge)
+    if not judge.refusals and not revert:
+        _plan_runtime.check_mounts(planned["runtime"] or {}, planned["hugepages"] or {}, judge)
     if "runtime" in chosen and not judge.refusals:
         _plan_runtime.check_transport((planned["runtime"] or {}).get("servers") or (), numa, judge)
         pools = (planned["hugepages"] or {}).get("pools") or ()

@@ -132,6 +132,23 @@ def check_transport(rows: Iterable[Row], document: Mapping[str, Any], judge: Jud
             judge.refuse("transport_not_given", SERVERS, f"{text}; {remedy}", rule=choice.rule)
 
 
+def check_mounts(runtime: Mapping[str, Any], hugepages: Mapping[str, Any], judge: Judge) -> None:
+    """Refuse to take the mount from under models of the section RUNTIME that are kept as they are recorded.
+
+    HUGEPAGES is that section of the plan, with the mounts that are there afterwards. Models that a variable asks for
+    have theirs already.
+    """
+    there = {(mount["path"], mount["page_size"]) for mount in hugepages.get("mounts") or ()}
+    lost: dict[str, list[str]] = {}
+    for row in runtime.get("models") or () if runtime.get("state") == "present" else ():
+        if (row["mount"], row["page_size"]) not in there:
+            lost.setdefault(f"{row['mount']} with pages of {row['page_size']}", []).append(str(row["name"]))
+    for mount, names in sorted(lost.items()):
+        text = f"{mount} would be gone, where the record has {', '.join(names)} of {PREFIX}{MODELS}"
+        remedy = f"keep the mount, or set {PREFIX}{MODELS} and {PREFIX}{SERVERS} to others or absent"
+        judge.refuse("mount_of_model", "hugetlbfs_mounts", f"{text}; {remedy}", models=names)
+
+
 def check_pools(
     rows: Iterable[Row], pools: Iterable[Mapping[str, Any]], sizes: Mapping[str, int], judge: Judge
 ) -> None:

@@ -333,6 +333,36 @@ def test_a_model_comes_from_one_place(host: Path, row: dict[str, Any], words: tu
         assert word in refusal["text"]
 
 
+OTHER_MOUNT = [{"path": "/dev/other", "pagesize": "2M"}]
+
+
+@pytest.mark.parametrize("change", [
+    {"hugetlbfs_mounts": OTHER_MOUNT}, {"hugetlbfs_mounts": "absent"}, {"hugepages": "absent", "hugetlbfs_mounts": "absent"},
+    {"hugetlbfs_mounts": OTHER_MOUNT, "servers": [{"name": "other"}]}, {"servers": "absent", "hugetlbfs_mounts": OTHER_MOUNT},
+])  # fmt: skip
+@pytest.mark.parametrize("sections", [None, ["hugepages"]])
+def test_the_mount_of_a_model_that_is_kept_does_not_go(
+    host: Path, change: dict[str, Any], sections: list[str] | None
+) -> None:
+    record(host, whole(host))
+    more = {"sections": sections} if sections else {}
+    (row,) = refused(host, {**PAGES, **change}, **more)
+    assert (row["reason"], row["variable"]) == ("mount_of_model", "firsttouch_hugetlbfs_mounts")
+    for word in ("/dev/hp with pages of 2M would be gone", "toy", "firsttouch_models", "firsttouch_servers"):
+        assert word in row["text"]
+
+
+def test_the_mount_of_a_model_may_go_with_the_model(host: Path) -> None:
+    record(host, whole(host))
+    other = {**PAGES, "hugetlbfs_mounts": OTHER_MOUNT}
+    plan(host, {**other, "models": "absent", "servers": [{"name": "other"}]})
+    plan(host, {**other, "models": [MODEL], "servers": [SERVER]})
+    plan(host, {**other, "runtime_state": "absent", "models": "absent", "servers": "absent"})
+    plan(host, PAGES)
+    plan(host, {"isolated_cpus": "1"}, sections=["cpu_isolation"])
+    plan(host, {}, revert=True)
+
+
 MIB = 1 << 20
 BOUND = {"policy": "bind", "nodes": [0]}
 
