@@ -337,8 +337,11 @@ OTHER_MOUNT = [{"path": "/dev/other", "pagesize": "2M"}]
 
 
 @pytest.mark.parametrize("change", [
-    {"hugetlbfs_mounts": OTHER_MOUNT}, {"hugetlbfs_mounts": "absent"}, {"hugepages": "absent", "hugetlbfs_mounts": "absent"},
-    {"hugetlbfs_mounts": OTHER_MOUNT, "servers": [{"name": "other"}]}, {"servers": "absent", "hugetlbfs_mounts": OTHER_MOUNT},
+    {"hugetlbfs_mounts": OTHER_MOUNT},
+    {"hugetlbfs_mounts": "absent"},
+    {"hugepages": "absent", "hugetlbfs_mounts": "absent"},
+    {"hugetlbfs_mounts": OTHER_MOUNT, "servers": [{"name": "other"}]},
+    {"hugetlbfs_mounts": OTHER_MOUNT, "servers": "absent"},
 ])  # fmt: skip
 @pytest.mark.parametrize("sections", [None, ["hugepages"]])
 def test_the_mount_of_a_model_that_is_kept_does_not_go(
