@@ -97,12 +97,23 @@ def test_serve_handler(tmp_path: Path) -> None:
         (["serve", "--address", "http://x"], 2, "is no address"),
         (["serve", "--address", "tcp://10.0.0.1:1"], 1, "without TLS"),
         (["serve", "--tls-cert", "x"], 2, "--tls-key"),
+        (["serve", "--cpu", "999999"], 1, "cannot run on CPU 999999"),
+        (["serve", "--cpu", "-1"], 1, "cannot run on CPU -1"),
+        (["serve", "--fifo", "5"], 2, "give --cpu"),
+        (["serve", "--fifo", "0", "--cpu", "0"], 2, "--fifo 0 is not between 1 and 99"),
+        (["serve", "--lanes", "0"], 2, "--lanes 0 is not between 1 and 4096"),
+        (["serve", "--lanes", "-3"], 2, "--lanes -3"),
+        (["serve", "--max-batch", "0"], 2, "--max-batch 0 is not between 1 and 65536"),
         (["serve", "--address", "shm:///no/such/folder/x"], 2, "cannot listen"),
     ],
 )
-def test_errors(words: list[str], status: int, told: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """A mistake is one line on stderr and a status."""
-    assert cli.main(words) == status
+def test_errors(
+    words: list[str], status: int, told: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """A mistake is one line on stderr and a status, before anything listens."""
+    where = [] if "--address" in words else ["--address", f"unix://{tmp_path}/s"]
+    assert cli.main([*words, *where]) == status
+    assert not list(tmp_path.iterdir())
     out = capsys.readouterr()
     assert told in out.err
     assert out.err.count("\n") == 1

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from firsttouch import _checksums, plan
+from firsttouch._lanes import MAX_LANES
 from firsttouch._shm import PAGE_KINDS
 from firsttouch._tls import Tls
 from firsttouch._transport import parse_address
@@ -27,6 +28,8 @@ ETC_ENV: Final = "FIRSTTOUCH_ETC"
 DEFAULT_HANDLER: Final = "firsttouch._policy:Policy"
 SCHEMA_VERSION: Final = 1
 MAX_SPIN_US: Final = 1_000_000
+MAX_BATCH: Final = 65536
+MAX_FIFO: Final = 99
 _MAX_BYTES: Final = 1 << 20
 _NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}")
 _POLICIES: Final = ("any", "bind", "interleave", "prefer", "replicate")
@@ -95,9 +98,9 @@ def read_server(name: str, folder: str | os.PathLike[str] | None = None) -> Serv
         addresses=_addresses(keys, name, transport, address),
         node=keys.take("node", None, _whole(0)),
         cpus=cpus,
-        fifo_priority=keys.take("fifo_priority", None, _whole(1, 99)),
-        lanes=keys.take("lanes", 64, _whole(1, 4096)),
-        max_batch=keys.take("max_batch", 64, _whole(1, 65536)),
+        fifo_priority=keys.take("fifo_priority", None, _whole(1, MAX_FIFO)),
+        lanes=keys.take("lanes", 64, _whole(1, MAX_LANES)),
+        max_batch=keys.take("max_batch", 64, _whole(1, MAX_BATCH)),
         spin_us=keys.take("spin_us", 50.0, _spin),
         pages=keys.take("pages", "auto", _one_of("auto", *PAGE_KINDS)),
         socket_mode=keys.take("socket_mode", 0o660, _mode),

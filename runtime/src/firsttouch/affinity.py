@@ -91,11 +91,7 @@ def pin(
         before = os.sched_getaffinity(0)
         os.sched_setaffinity(0, {cpu})
     except (OSError, ValueError, OverflowError) as error:
-        raise AffinityError(
-            f"this thread cannot run on CPU {cpu}: {error}",
-            hint="choose one of its cpuset (/proc/self/status, Cpus_allowed_list)",
-            facts={"cpu": cpu},
-        ) from error
+        raise _no_cpu(cpu, error) from error
     done.steps.append(Step("cpu", str(cpu), True, undo=lambda: os.sched_setaffinity(0, before)))
     done.steps.append(_bound_pools(sorted(set(worker_cpus)) or [cpu]))
     if fifo_priority is not None:
@@ -109,6 +105,27 @@ def pin(
             Step("switch_interval", f"{switch_seconds:g} s", True, undo=lambda: sys.setswitchinterval(old))
         )
     return done
+
+
+def try_cpus(cpus: Iterable[int]) -> None:
+    """Raise AffinityError when the calling thread cannot run on one of CPUS; it stays where it is."""
+    before = os.sched_getaffinity(0)
+    try:
+        for cpu in cpus:
+            try:
+                os.sched_setaffinity(0, {cpu})
+            except (OSError, ValueError, OverflowError) as error:
+                raise _no_cpu(cpu, error) from error
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def _no_cpu(cpu: int, error: Exception) -> AffinityError:
+    return AffinityError(
+        f"this thread cannot run on CPU {cpu}: {error}",
+        hint="choose one of its cpuset (/proc/self/status, Cpus_allowed_list)",
+        facts={"cpu": cpu},
+    )
 
 
 def spread(cpus: Sequence[int], home: Set[int], keep: Iterable[int] = ()) -> None:

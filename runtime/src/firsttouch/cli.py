@@ -171,11 +171,14 @@ def _raise_open_files() -> None:
 
 def _hold(job: Job) -> int:
     """Hold the memory, and serve in a child."""
+    from firsttouch import affinity
     from firsttouch._holder import Holder
     from firsttouch._job import Worker
     from firsttouch._lookout import Lookout
     from firsttouch.server import InferenceServer
 
+    # What no restart mends is told at once.
+    affinity.try_cpus(job.cpus)
     worker = Worker(job, _say)
 
     def serve(server: InferenceServer) -> None:
@@ -220,6 +223,7 @@ def _ask_for_metrics(pid: int) -> None:
 def _job_of(args: argparse.Namespace) -> Job:
     """What `serve` is asked for. Raises ArgumentError, ConfigError, AddressError, PlanError."""
     from firsttouch import _configs, _job, affinity
+    from firsttouch._lanes import MAX_LANES
     from firsttouch._ports import Options
 
     if args.server is not None:
@@ -231,6 +235,15 @@ def _job_of(args: argparse.Namespace) -> Job:
         return _job.from_file(file, load_handler(file.handler))
     if not 0 <= args.spin_us <= _configs.MAX_SPIN_US:
         raise ArgumentError(f"--spin-us {args.spin_us:g} is not between 0 and {_configs.MAX_SPIN_US}")
+    limits = (("lanes", 1, MAX_LANES), ("max-batch", 1, _configs.MAX_BATCH), ("fifo", 1, _configs.MAX_FIFO))
+    for name, least, most in limits:
+        value = getattr(args, name.replace("-", "_"))
+        if value is not None and not least <= value <= most:
+            raise ArgumentError(f"--{name} {value} is not between {least} and {most}")
+    if args.fifo is not None and args.cpu is None:
+        raise ArgumentError(
+            f"--fifo {args.fifo}: a real-time thread has a CPU of its own", hint="give --cpu, or leave --fifo out"
+        )
     options = Options(
         lanes=args.lanes,
         spin_ns=int(args.spin_us * 1000),
