@@ -23,9 +23,12 @@ _ADDED = frozenset(
     (
         *("After", "Before", "Wants", "Requires", "BindsTo", "WantedBy", "SupplementaryGroups", "Environment"),
         *("ReadWritePaths", "ReadOnlyPaths", "Description"),
-        *("EnvironmentFile", "OnFailure", "Conflicts", "Documentation", "RestartPreventExitStatus"),
+        *("EnvironmentFile", "OnFailure", "Conflicts", "Documentation"),
     )
 )
+# What is below a path of the other may not be as that says: the one that is closer to a file decides, and of two for
+# one path ReadOnlyPaths= does.
+_AGAINST = {"ReadOnlyPaths": "ReadWritePaths", "ReadWritePaths": "ReadOnlyPaths"}
 # What `systemd-analyze syscall-filter` has outside of @system-service: denied it takes nothing away from our units.
 _NOT_GRANTED = frozenset(
     (
@@ -135,7 +138,7 @@ def _taken(path: str, text: str, name: str, content: str) -> str | None:
     for number, line in enumerate(text.splitlines(), 1):
         match = _SETTING.fullmatch(line)
         key, value = match.groups() if match else ("", "")
-        if key not in ours:
+        if key not in ours and _AGAINST.get(key) not in ours:
             continue
         same_variable = key == "Environment" and any(
             variables.get(variable, other) != other for variable, other in _assignments(value)
@@ -143,7 +146,7 @@ def _taken(path: str, text: str, name: str, content: str) -> str | None:
         # Only a oneshot may have two commands: systemd refuses any other unit that does, also when they are the same.
         second = key == "ExecStart" and ours.get("Type") != "oneshot"
         said = any(key == own and _means_the_same(key, planned, value) for own, planned in settings)
-        if second or not (said or (_adds(key, value, ours[key]) and not same_variable)):
+        if second or not (said or (_adds(key, value, ours) and not same_variable)):
             return f"{path}:{number}"
     return None
 
@@ -164,8 +167,9 @@ def _microseconds(value: str) -> Fraction | None:
     return sum((Fraction(number) * _MICROSECONDS[unit] for number, unit in parts), Fraction())
 
 
-def _adds(key: str, value: str, ours: str) -> bool:
-    """Whether VALUE takes nothing of OURS, that of setting KEY, away."""
+def _adds(key: str, value: str, settings: Mapping[str, str]) -> bool:
+    """Whether VALUE of setting KEY takes nothing of our SETTINGS away."""
+    ours = settings.get(key, "")
     denied = {word.partition(":")[0] for word in value[1:].split()} if value.startswith("~") else set()
     if key == "CapabilityBoundingSet":  # ours is empty; a `~` alone is all of them
         return bool(denied)
@@ -173,7 +177,18 @@ def _adds(key: str, value: str, ours: str) -> bool:
         return bool(value) and denied <= _NOT_GRANTED
     if key == "RestrictAddressFamilies":
         return value not in ("", "none") and not denied & set(ours.split())
+    if key == "RestartPreventExitStatus":  # with any other the unit stays down after what it is started again for
+        return bool(value) and set(value.split()) <= set(ours.split())
+    if key in _AGAINST:
+        others = _folders(settings.get(_AGAINST[key], ""))
+        within = any(f"{path}/".startswith(f"{other}/") for path in _folders(value) for other in others)
+        return not within and (bool(value) or not ours)
     return bool(value) and (key in _ADDED or key.startswith(_ADDED_KINDS))
+
+
+def _folders(value: str) -> list[str]:
+    """The paths of VALUE without the signs before them and what is of no meaning in them."""
+    return [os.path.normpath(word.strip("\"'").lstrip("-+")).rstrip("/") for word in value.split()]
 
 
 def _assignments(value: str) -> list[tuple[str, str]]:
