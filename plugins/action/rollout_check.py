@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+import re
 import typing as t
 
 from ansible.errors import AnsibleActionFail, AnsibleError
@@ -40,6 +41,25 @@ def resolve_hook(moment: str, path: str, inventory_dirs: list[str], loader: Data
     if any(_PLAYS & set(task) for task in tasks):
         raise AnsibleActionFail(f"{variable}: {found} is a playbook; give a file with its tasks alone")
     return os.path.abspath(found)
+
+
+def check_serial(value: t.Any) -> None:
+    """Raise AnsibleActionFail unless VALUE of firsttouch_serial is a batch size, or a list of them.
+
+    Ansible takes a size below 1 for all hosts at once. A template is left to Ansible.
+    """
+    for size in value if isinstance(value, list) and value else [value]:
+        text = str(size).strip()
+        if "{{" in text:
+            continue
+        match = re.fullmatch(r"([0-9]{1,9})(%?)", text)
+        least, most = (1, 100) if match and match[2] else (1, 10**9)
+        if isinstance(size, bool) or match is None or not least <= int(match[1]) <= most:
+            raise AnsibleActionFail(
+                f"firsttouch_serial: {size!r} is no batch size. Give a number of hosts from 1 on, a share from '1%' to "
+                "'100%', or a list of these as JSON: -e '{\"firsttouch_serial\": [1, \"10%\", \"25%\"]}'. "
+                "Nothing was changed yet."
+            )
 
 
 def refuse_unknown(given: t.Mapping[str, t.Collection[str]]) -> None:
@@ -91,7 +111,9 @@ class ActionModule(ActionBase):
         hostvars = task_vars.get("hostvars", {})
         given = {str(name): set(hostvars[name]) for name in task_vars.get("ansible_play_hosts_all", [])}
         refuse_unknown(given)
-        if "firsttouch_serial" not in extra:
+        if "firsttouch_serial" in extra:
+            check_serial(extra["firsttouch_serial"])
+        else:
             setters = [name for name, names in given.items() if "firsttouch_serial" in names]
             if setters:
                 raise AnsibleActionFail(

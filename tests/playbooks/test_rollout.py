@@ -131,3 +131,27 @@ def test_what_is_refused_is_told_by_the_task_that_refuses_only(rollout: Any) -> 
     assert status == 2 and f"{1 << 40} pages of 1G" in told, out
     assert f"{1 << 40} pages of 1G" not in stopped, out
     assert "refused for pages_exceed_node" in stopped, out
+
+
+@pytest.mark.parametrize("playbook", ["provision", "revert"])
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (["-e", "firsttouch_hosts=nobody"], "firsttouch_hosts: no host matches nobody"),
+        (["-e", "firsttouch_hosts=n01", "--limit", "n02"], "--limit: no host of n01 matches n02"),
+        (["-i", "/dev/null"], "the inventory has no hosts"),
+        (["-e", "firsttouch_serial=abc"], "firsttouch_serial: 'abc' is no batch size"),
+        (["-e", "firsttouch_serial=0"], "firsttouch_serial: '0' is no batch size"),
+    ],
+)
+def test_a_rollout_over_no_host_or_in_no_batches_is_no_success(
+    rollout: Any, ansible_playbook: Any, tmp_path: Path, playbook: str, words: list[str], text: str
+) -> None:
+    if words[0] == "-i":
+        done = ansible_playbook(tmp_path, *words, f"firsttouch.host.{playbook}")
+        status, out = done.returncode, done.stdout + done.stderr
+    else:
+        status, batches, out = rollout(*words, playbook=playbook)
+        assert batches == []
+    assert status != 0 and text in " ".join(out.split()), out
+    assert "PLAY [Provision]" not in out and "PLAY [Revert]" not in out

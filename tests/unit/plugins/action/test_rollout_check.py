@@ -127,6 +127,19 @@ def test_a_serial_of_the_command_line_is_taken(check: Any) -> None:
     assert check({"a": {}, "b": {}}, {"firsttouch_serial": "5"}) == {"hooks": hooks, "changed": False}
 
 
+@pytest.mark.parametrize(
+    "value", [0, -1, "0", "0%", "101%", "abc", "", None, True, [], [1, 0], [1, "x"], {"a": 1}, 1.5, "[1, 2]", "1,2", "٣"]
+)
+def test_a_serial_that_is_no_batch_size_is_refused(check: Any, value: Any) -> None:
+    with pytest.raises(AnsibleActionFail, match="firsttouch_serial: .* is no batch size.*100%.*as JSON"):
+        check({"a": {}}, {"firsttouch_serial": value})
+
+
+@pytest.mark.parametrize("value", [1, "7", "25%", "100%", [1, "10%", 25], ["50%"], "{{ groups['all'] | length }}"])
+def test_a_batch_size_is_one(check: Any, value: Any) -> None:
+    assert check({"a": {}}, {"firsttouch_serial": value})["changed"] is False
+
+
 def test_hooks_are_looked_for_beside_the_inventory(check: Any, tmp_path: Path) -> None:
     (tmp_path / "drain.yml").write_text(TASKS)
     found = check({"a": {}}, {}, before="drain.yml", failed=os.path.join(tmp_path, "drain.yml"))["hooks"]
