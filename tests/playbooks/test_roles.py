@@ -37,7 +37,9 @@ ROLES = {
         {"firsttouch.host.sysctl_dropin"}, {"plan.sysctls", "plan.sections.vm_sysctls"}, {"sysctl"}
     ),
     "rt_scheduling": Role(
-        {"firsttouch.host.sysctl_dropin"}, {"plan.sysctls", "plan.sections.rt_scheduling"}, {"sysctl"}
+        {"firsttouch.host.sysctl_dropin"},
+        {"plan.sysctls", "plan.sections.rt_scheduling", "plan.sections.vm_sysctls"},
+        {"sysctl"},
     ),
     "cpu_isolation": Role(
         {"firsttouch.host.irqbalance"},
