@@ -727,6 +727,22 @@ def test_fallback(mounter: Mounter, tmp_path: Path) -> None:
     assert other.backend == "hugetlbfs" and other.warnings == ()
 
 
+def test_fallback_without_a_hugetlbfs(mounter: Mounter, tmp_path: Path) -> None:
+    """Where nothing is mounted that was asked for the declared fallback is taken as well, and said."""
+    model, elsewhere = make_model(tmp_path / "m"), str(tmp_path)
+    with pytest.raises(errors.MountMissingError, match=r"firsttouch-1G.*--dir"):
+        load(model, elsewhere, page="1G")
+    huge = mounter(32, kind="tmpfs", huge="always")
+    with pytest.raises(errors.MountMissingError, match="is on no hugetlbfs"):
+        load(model, elsewhere)
+    for page in ("2M", "1G"):
+        image = load(model, elsewhere, page=page, fallback="tmpfs-huge", name=f"m{page}")
+        assert os.path.dirname(image.path) == huge and image.backend == "tmpfs-huge"
+        assert f"fallback tmpfs-huge in {huge}: {elsewhere} is on no hugetlbfs" in image.warnings[0]
+        with weights.open(image.path) as found:
+            assert found.check(deep=True)["chunks"] == 1
+
+
 # What it reads, at once and for each line that it is told.
 READER = """
 import sys

@@ -86,7 +86,9 @@ def _model(command: argparse.ArgumentParser) -> None:
     command.add_argument("--name", help="the name that workers open it by (default: the folder's or file's)")
     command.add_argument("--page", default="2M", help="page size: 2M or 1G (default: 2M)")
     command.add_argument(
-        "--fallback", choices=["tmpfs-huge"], help="load into a tmpfs with huge pages where the pool is short"
+        "--fallback",
+        choices=["tmpfs-huge"],
+        help="load into a tmpfs with huge pages where the pool is short or no hugetlbfs is mounted",
     )
     command.add_argument(
         "--align",

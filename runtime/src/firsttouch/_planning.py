@@ -16,6 +16,7 @@ from firsttouch._sources import Model
 from firsttouch.errors import (
     ArgumentError,
     FirstTouchError,
+    MountMissingError,
     MountTooSmallError,
     NodeExhaustedError,
     PoolTooSmallError,
@@ -135,14 +136,21 @@ def make_request(
         page_bytes = _pool.parse_bytes(page)
     except ValueError as error:
         raise ArgumentError(str(error)) from error
-    mount = _pool.find_mount(directory, page_bytes)
+    if fallback not in (None, "tmpfs-huge"):
+        raise ArgumentError(f"no fallback {fallback!r}", hint="there is tmpfs-huge")
+    problem: FirstTouchError | None = None
+    try:
+        mount = _pool.find_mount(directory, page_bytes)
+    except MountMissingError as error:
+        if fallback is None:
+            raise
+        problem = error
+        mount = _pool.find_mount(None, 2 << 20, _pool.TMPFS_HUGE)
     request = Request(found, name, mount, placement, replicas, align)
     request = dataclasses.replace(request, warnings=(*_header_warnings(request), *_unaligned(request)))
     if fallback is None:
         return request
-    if fallback != "tmpfs-huge":
-        raise ArgumentError(f"no fallback {fallback!r}", hint="there is tmpfs-huge")
-    problem = plan_of(request).problem
+    problem = problem or plan_of(request).problem
     if problem is None:
         return request
     other = _pool.find_mount(None, 2 << 20, _pool.TMPFS_HUGE)

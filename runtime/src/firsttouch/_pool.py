@@ -267,12 +267,14 @@ def read_facts(mount: Mount) -> Facts:
 
 
 def _missing(text: str, page_bytes: int, backend: str) -> MountMissingError:
-    place = "/dev/hugepages/firsttouch" if backend == HUGETLBFS else "/mnt/firsttouch"
+    # Pages of each size have a folder of their own: a mount over that of others would hide their models.
+    size = "" if page_bytes == 2 << 20 else f"-{size_text(page_bytes)}"
+    place = f"/dev/hugepages/firsttouch{size}" if backend == HUGETLBFS else "/mnt/firsttouch"
     pages = f"-t hugetlbfs -o pagesize={size_text(page_bytes)},mode=0750"
     options = pages if backend == HUGETLBFS else "-t tmpfs -o huge=always"
     return MountMissingError(
         text,
-        hint=f"mkdir -p {place} && mount {options} none {place}, or name the folder",
+        hint=f"mkdir -p {place} && mount {options} none {place}, or name the folder (--dir)",
         facts={"page_bytes": page_bytes, "backend": backend},
     )
 

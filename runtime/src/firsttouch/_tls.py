@@ -43,6 +43,6 @@ def context_for(address: Address, tls: Tls | None, *, server: bool) -> ssl.SSLCo
     if address.scheme == "tcp" and not address.is_loopback:
         raise RefusedError(
             f"{address} is not on loopback: without TLS everyone on the network could read, ask and answer",
-            hint="give tls=Tls(cert, key, authority), or use 127.0.0.1",
+            hint="give the TLS files (--tls-cert, --tls-key and --tls-authority, or tls=Tls(...)), or use 127.0.0.1",
         )
     return None
