@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -140,6 +141,31 @@ def test_doctor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert found["transport"]["words"] in capsys.readouterr().out
     path.write_text("{")
     assert cli.main(["doctor", "--plan", str(path)]) == 2
+
+
+def test_doctor_tries_the_isolated_cpus(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A process begins beside the isolated CPUs of its host; what counts is whether it may move there."""
+    before = os.sched_getaffinity(0)
+    path, isolated = tmp_path / "plan.json", max(before)
+
+    def pinning(cpus: str) -> dict[str, Any]:
+        plan = {"schema": 1, "transport": {"policy": "fastest"}, "topology": {"nodes": {"0": {"isolated": cpus}}}}
+        path.write_text(json.dumps(plan))
+        assert cli.main(["doctor", "--plan", str(path), "--json"]) == 0
+        found: dict[str, Any] = json.loads(capsys.readouterr().out)["pinning"]
+        return found
+
+    try:
+        os.sched_setaffinity(0, {min(before)})
+        found = pinning(f"{isolated},9999")
+        assert (found["cpu"], found["why"]) == (isolated, "the first isolated CPU of the plan")
+        found = pinning("9999")
+        assert found["cpu"] == min(before) and "may run on no isolated CPU of a plan" in found["why"]
+        found = pinning("")
+        assert found["cpu"] == min(before) and "there is no isolated CPU of a plan" in found["why"]
+        assert os.sched_getaffinity(0) == {min(before)}
+    finally:
+        os.sched_setaffinity(0, before)
 
 
 def test_bench(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 from firsttouch import _linux, _shm, affinity
 from firsttouch._waiting import fence
 from firsttouch._wire import Schema
-from firsttouch.errors import FirstTouchError, PlanError
+from firsttouch.errors import AffinityError, FirstTouchError, PlanError
 from firsttouch.plan import choose_transport, load_plan, run_folders
 
 _SMALL = Schema.of({"x": ("float32", (1024,))}, {"y": ("float32", (1024,))})
@@ -89,18 +89,29 @@ def _pages() -> dict[str, Any]:
 
 def _pinning(plan_path: str | None) -> dict[str, Any]:
     """What a server's thread would get on its CPU."""
-    allowed = sorted(os.sched_getaffinity(0))
+    # A process begins beside the isolated CPUs, and may move there all the same.
     try:
         plan = load_plan(plan_path)
-        planned = {node: sorted(plan.cpus(node) & set(allowed)) for node in plan.nodes}
+        planned = [cpu for node in plan.nodes for cpu in sorted(plan.cpus(node))]
     except PlanError:
-        planned = {}
-    cpu = next((cpus[0] for cpus in planned.values() if cpus), allowed[-1])
+        planned = []
+    can = [cpu for cpu in planned if _can_run_on(cpu)]
+    cpu = can[0] if can else max(os.sched_getaffinity(0))
     with affinity.pin(cpu, fifo_priority=1, switch_seconds=affinity.SERVER_SWITCH_SECONDS) as pinned:
         steps = [step.as_dict() for step in pinned.steps]
-    isolated = any(planned.values())
-    why = "the first isolated CPU of the plan" if isolated else "no isolated CPU of a plan: the last allowed"
+    why = "the first isolated CPU of the plan"
+    if not can:
+        why = "this process may run on no isolated CPU" if planned else "there is no isolated CPU"
+        why = f"{why} of a plan: the last allowed"
     return {"cpu": cpu, "why": why, "steps": steps}
+
+
+def _can_run_on(cpu: int) -> bool:
+    try:
+        affinity.try_cpus([cpu])
+    except AffinityError:
+        return False
+    return True
 
 
 def _access(folder: Path) -> str:
