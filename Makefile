@@ -34,4 +34,4 @@ bench: ## print the benchmark tables and write build/bench/*.json
 	@$(VENV) tools/run_bench.py
 
 clean: ## remove what was built here; the images of the test host stay in ~/.cache/firsttouch
-	rm -rf build .venv .ansible .mypy_cache .pytest_cache .ruff_cache .hypothesis firsttouch-host-*.tar.gz
+	rm -rf build .venv .ansible .mypy_cache .pytest_cache runtime/.pytest_cache .ruff_cache .hypothesis firsttouch-host-*.tar.gz

@@ -186,7 +186,7 @@ def closing(document: t.Mapping[str, t.Any], paths: t.Sequence[str]) -> list[str
     }[document["outcome"]]
     if summary["unreachable"] == summary["hosts"]:
         verdict = "no host could be reached, and nothing was verified"
-    lines = [f"Verified {summary['hosts']} hosts: {counts}. Outcome: {verdict}."]
+    lines = [f"Verified {summary['hosts']} host{'' if summary['hosts'] == 1 else 's'}: {counts}. Outcome: {verdict}."]
     if summary["incomplete"]:
         lines.append("Incomplete is not as planned: something that the plan asks for could not be looked at.")
     return [*lines, *(f"  {path}" for path in paths)]

@@ -227,7 +227,8 @@ def text(found: dict[str, Any]) -> str:
         lines.append(f"  server: process {server['pid']}, {words}")
     pages = server.get("pages") or {}
     if pages:
-        lines.append(f"  pages: {pages.get('kind', 'unknown kind')}, by node {pages['pages_on_node']}")
+        kind = f"{pages['kind']}, " if "kind" in pages else ""
+        lines.append(f"  pages: {kind}by node {pages['pages_on_node']}")
     threads = (server.get("cpus") or {}).get("threads", [])
     lines += [f"  thread {row['tid']} {row['name']}: CPUs {row['cpus']}, {_policy(row)}" for row in threads]
     return "\n".join([*lines, *(f"  FAULT: {fault}" for fault in found["faults"])])
