@@ -4,6 +4,8 @@
 A file that arrives is checked and kept under its digest, so that a push that was cut off goes on where it was. When
 all are there, the folder is made beside, of links to them and to those of the folder before that stay as they are, and
 takes its place: whoever loads finds the files of one push, never some of two.
+
+What somebody else put into a folder of ours is never removed: a push is refused, and what goes leaves it behind.
 """
 
 from __future__ import annotations
@@ -14,13 +16,12 @@ import hashlib
 import json
 import os
 import re
-import shutil
 import stat
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from ._files import atomic_write, fsync_dir, list_dir, make_dirs, read_text, resolve
+from ._files import atomic_write, fsync_dir, inside, list_dir, make_dirs, read_text, resolve
 from ._runtime_install import ACCOUNT, changed_since
 from ._runtime_units import weights_unit
 
@@ -30,7 +31,10 @@ MANIFEST = "firsttouch-push.json"
 # Beside a folder: what arrived, the next folder, the one before.
 _BESIDE = ("part", "new", "gone")
 _LEFT_OVER = re.compile(rf"\..+\.({'|'.join(_BESIDE)})")
+# What a push has beside a folder for a while, after place() and atomic_write().
+_PASSING = re.compile(rf"[0-9a-f]{{64}}(\.part)?|\.{re.escape(MANIFEST)}\..+\.tmp")
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}")
+_MOUNTS = "/proc/self/mountinfo"
 # What is there instead of the file.
 _OTHER = "other content"
 _FOLDER_MODE, _FILE_MODE, _MANIFEST_MODE = 0o755, 0o640, 0o644
@@ -57,7 +61,7 @@ class File:
 @dataclass
 class Plan:
     """What a push comes to. missing: files to send, by model; make: models whose folder is made; rows: the change set;
-    texts: manifests before and after, by path.
+    texts: manifests before and after, by path; left: what stays in a folder that goes, as it is not ours.
     """
 
     missing: list[tuple[str, File]] = field(default_factory=list)
@@ -65,6 +69,7 @@ class Plan:
     restart: list[str] = field(default_factory=list)
     rows: list[dict[str, Any]] = field(default_factory=list)
     texts: dict[str, tuple[str | None, str | None]] = field(default_factory=dict)
+    left: list[str] = field(default_factory=list)
 
     def row(self, path: str, before: str | None, after: str | None) -> None:
         """Add PATH to the change set."""
@@ -98,7 +103,7 @@ def parse_manifest(text: str) -> list[File]:
         return [
             File(str(row["name"]), int(row["bytes"]), str(row["sha256"])) for row in json.loads(text)["files"]
         ]
-    except (KeyError, TypeError, ValueError) as exc:
+    except (KeyError, TypeError, ValueError, RecursionError) as exc:
         raise ValueError(f"no manifest of a push: {exc!r}") from exc
 
 
@@ -116,9 +121,14 @@ def make_plan(root: str, models: Mapping[str, Sequence[File]], absent: Iterable[
     for name in absent:
         _check_names(name, ())
         if _is_ours(root, name):
-            for entry in list_dir(root, folder(name)) or []:
-                plan.row(f"{folder(name)}/{entry}", "present", None)
-            plan.texts[f"{folder(name)}/{MANIFEST}"] = (read_text(root, f"{folder(name)}/{MANIFEST}"), None)
+            here = folder(name)
+            foreign = _foreign(root, here)
+            for entry in list_dir(root, here) or []:
+                if entry not in foreign:
+                    plan.row(f"{here}/{entry}", "present", None)
+            if MANIFEST not in foreign:
+                plan.texts[f"{here}/{MANIFEST}"] = (read_text(root, f"{here}/{MANIFEST}"), None)
+            plan.left += foreign.values()
         _plan_left_over(plan, root, name)
     return plan
 
@@ -187,19 +197,18 @@ def finish(
 
     All that make_plan() had missing must have been placed. Raises PushError, OSError.
     """
+    # Much time may have passed since the plan.
+    for name, files in models.items():
+        _refuse_foreign(root, name, files)
     for name in make:
         _make(root, name, models[name])
-    top = resolve(root, TOP)
     for name in (*models, *absent):
-        gone = [f".{name}.{part}" for part in _BESIDE]
         if name not in models and _is_ours(root, name):
-            # It loses its name first: no half of one keeps it.
-            shutil.rmtree(os.path.join(top, f".{name}.gone"), ignore_errors=True)
-            os.rename(os.path.join(top, name), os.path.join(top, f".{name}.gone"))
-        for entry in gone:
-            shutil.rmtree(os.path.join(top, entry), ignore_errors=True)
+            _remove(root, folder(name))
+        for path in parts(name)[1:]:
+            _remove(root, path, models.get(name, ()))
     with contextlib.suppress(OSError):  # not there, or others are in it
-        os.rmdir(top)
+        os.rmdir(resolve(root, TOP))
 
 
 def _make(root: str, name: str, files: Sequence[File]) -> None:
@@ -208,10 +217,11 @@ def _make(root: str, name: str, files: Sequence[File]) -> None:
     final, new, gone = (os.path.join(top, entry) for entry in (name, f".{name}.new", f".{name}.gone"))
     arrived = os.path.join(top, f".{name}.part")
     make_dirs(top)
-    for path in (new, gone):
-        if os.path.lexists(path):
-            shutil.rmtree(path)
+    for part in ("new", "gone"):
+        _remove(root, f"{TOP}/.{name}.{part}", files)
     os.mkdir(new)
+    # It comes first: whatever is in the folder, its manifest tells whose it is.
+    atomic_write(os.path.join(new, MANIFEST), manifest(files), _MANIFEST_MODE)
     owner = _owner(root)
     for file in files:
         source = next(
@@ -231,7 +241,6 @@ def _make(root: str, name: str, files: Sequence[File]) -> None:
         os.chmod(target, _FILE_MODE)
         if owner is not None:
             os.chown(target, *owner)
-    atomic_write(os.path.join(new, MANIFEST), manifest(files), _MANIFEST_MODE)
     os.chmod(new, _FOLDER_MODE)
     fsync_dir(new)
     before = os.path.lexists(final)
@@ -248,12 +257,12 @@ def _make(root: str, name: str, files: Sequence[File]) -> None:
 
 def _plan_model(plan: Plan, root: str, name: str, files: Sequence[File]) -> None:
     here = folder(name)
-    there = list_dir(root, here)
-    if os.path.lexists(os.path.join(resolve(root, TOP), name)) and not _is_ours(root, name):
+    if os.path.lexists(_real(root, here)) and not _is_ours(root, name):
         text = f"firsttouch_models: {here} is there and was not pushed by us"
         raise PushError(
             "foreign_file", f"{text}; move it away, or name it with source instead of push of {name}"
         )
+    _refuse_foreign(root, name, files)
     rows, sent = len(plan.rows), set()
     for file in files:
         found = _found(root, f"{here}/{file.name}", file)
@@ -263,7 +272,7 @@ def _plan_model(plan: Plan, root: str, name: str, files: Sequence[File]) -> None
             sent.add(file.sha256)
             if not _is_size(os.path.join(resolve(root, f"{TOP}/.{name}.part"), file.sha256), file):
                 plan.missing.append((name, file))
-    for entry in there or []:
+    for entry in list_dir(root, here) or []:
         if entry != MANIFEST and entry not in {file.name for file in files}:
             plan.row(f"{here}/{entry}", "present", None)
     path = f"{here}/{MANIFEST}"
@@ -274,13 +283,85 @@ def _plan_model(plan: Plan, root: str, name: str, files: Sequence[File]) -> None
     if len(plan.rows) > rows:
         plan.make.append(name)
     else:
-        _plan_left_over(plan, root, name)
+        _plan_left_over(plan, root, name, files)
 
 
-def _plan_left_over(plan: Plan, root: str, name: str) -> None:
+def _plan_left_over(plan: Plan, root: str, name: str, files: Sequence[File] = ()) -> None:
     for path in parts(name)[1:]:
-        if list_dir(root, path) is not None:
+        foreign = _foreign(root, path, files)
+        if set(_entries(root, path) or ()) - set(foreign) or (not foreign and os.path.lexists(_real(root, path))):
             plan.row(path, "left over", None)
+        plan.left += foreign.values()
+
+
+def _refuse_foreign(root: str, name: str, files: Sequence[File]) -> None:
+    """Raise PushError where something is in the way of a push of FILES as model NAME that no push has written."""
+    for path in parts(name):
+        for text in _foreign(root, path, files).values():
+            remedy = f"move it elsewhere, or name the model with source instead of push of {name}"
+            raise PushError("foreign_file", f"firsttouch_models: {text}; {remedy}")
+
+
+def _foreign(root: str, path: str, files: Sequence[File] = ()) -> dict[str, str]:
+    """What is in the folder PATH and not of FILES or a push before, by name, with what it is; by "" PATH itself.
+
+    A folder is never ours, nor is what is mounted: what is in it may be anybody's.
+    """
+    entries = _entries(root, path)
+    if entries is None:
+        return {"": f"{path} is no folder of a push"} if os.path.lexists(_real(root, path)) else {}
+    names = {MANIFEST, *(file.name for file in (*files, *_pushed_before(root, path)))}
+    passing = os.path.basename(path).startswith(".")
+    mounted = _mount_points(root)
+    found = {"": f"{path} is mounted there"} if inside(root, _real(root, path)) in mounted else {}
+    for entry in entries:
+        real = os.path.join(_real(root, path), entry)
+        if inside(root, real) in mounted:
+            found[entry] = f"{path}/{entry} is mounted there"
+        elif stat.S_ISDIR(os.lstat(real).st_mode):
+            found[entry] = f"{path}/{entry} is a folder, which no push makes"
+        elif entry not in names and not (passing and _PASSING.fullmatch(entry)):
+            found[entry] = f"{path}/{entry} was not pushed by us"
+    return found
+
+
+def _pushed_before(root: str, path: str) -> list[File]:
+    """The files of the push that made the folder PATH; none where its manifest is lost."""
+    try:
+        if not stat.S_ISREG(os.lstat(os.path.join(_real(root, path), MANIFEST)).st_mode):
+            return []
+        return parse_manifest(read_text(root, f"{path}/{MANIFEST}") or "")
+    except (FileNotFoundError, ValueError):
+        return []
+
+
+def _mount_points(root: str) -> set[str]:
+    """Where something is mounted. A device number tells nothing of a bind mount, and is one of its own on overlayfs."""
+    fields = (line.split(" ") for line in (read_text(root, _MOUNTS) or "").splitlines())
+    return {re.sub(r"\\([0-7]{3})", lambda m: chr(int(m.group(1), 8)), row[4]) for row in fields if len(row) > 4}
+
+
+def _entries(root: str, path: str) -> list[str] | None:
+    """The names in PATH; None where it is no folder, a link to one included."""
+    real = _real(root, path)
+    return sorted(os.listdir(real)) if os.path.isdir(real) and not os.path.islink(real) else None
+
+
+def _real(root: str, path: str) -> str:
+    """PATH of TOP as the host has it; a link there is not followed."""
+    return os.path.join(resolve(root, os.path.dirname(path)), os.path.basename(path))
+
+
+def _remove(root: str, path: str, files: Sequence[File] = ()) -> None:
+    """Take what is ours from the folder PATH, and the folder where nothing else is in it. Raises OSError."""
+    entries, foreign = _entries(root, path), _foreign(root, path, files)
+    if entries is None:
+        return
+    # Without its manifest it is somebody else's: who goes on after a kill needs it.
+    for entry in sorted(set(entries) - set(foreign), key=lambda name: (name == MANIFEST, name)):
+        os.unlink(os.path.join(_real(root, path), entry))
+    if not foreign:
+        os.rmdir(_real(root, path))
 
 
 def _found(root: str, path: str, file: File) -> str | None:
@@ -346,7 +427,7 @@ def _is_size(real: str, file: File) -> bool:
 
 def _is_ours(root: str, name: str) -> bool:
     """Whether the folder of model NAME is there, no link, with a manifest of ours."""
-    real = os.path.join(resolve(root, TOP), name)
+    real = _real(root, folder(name))
     return os.path.isdir(real) and not os.path.islink(real) and os.path.lexists(os.path.join(real, MANIFEST))
 
 

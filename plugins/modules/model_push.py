@@ -16,6 +16,8 @@ description:
     was cut off is not sent again.
   - Files are compared by their SHA-256, on both sides and in each run, which reads all of them.
   - That there is room for what is to be sent is looked at before anything is sent.
+  - What is in a folder and was not pushed by this module is never removed. A push there is refused (V(foreign_file))
+    before anything is changed; a folder that is removed stays with it, see RV(left).
 author:
   - First Touch contributors (@firsttouch)
 attributes:
@@ -39,7 +41,8 @@ options:
     default: {}
   absent:
     description:
-      - Names of models whose folder is removed. One that was not pushed by this module stays.
+      - Names of models whose files are removed, and the folder where nothing else is in it. A folder that was not
+        pushed by this module stays as it is.
     type: list
     elements: str
     default: []
@@ -107,6 +110,12 @@ restart:
   type: list
   elements: str
   sample: [firsttouch-weights@llama.service]
+left:
+  description: What stays of folders that were to be removed, as this module did not push it. Each is a warning too.
+  returned: success
+  type: list
+  elements: str
+  sample: [/var/lib/firsttouch/models/llama/lora.safetensors was not pushed by us]
 reason:
   description: Why it failed.
   returned: failure
@@ -138,6 +147,8 @@ def _run(module: AnsibleModule) -> None:
         module.exit_json(changed=True)
     plan = _model_push.make_plan("/", files, given["absent"])
     _model_push.check_space("/", plan, given["temporary"])
+    for text in plan.left:
+        module.warn(f"{text}; it stays with its folder: move it elsewhere, and remove that")
     diff = [
         {"before_header": path, "after_header": path, "before": old or "", "after": new or ""}
         for path, (old, new) in plan.texts.items()
@@ -146,6 +157,7 @@ def _run(module: AnsibleModule) -> None:
         changed=bool(plan.rows),
         changes=plan.rows,
         restart=plan.restart,
+        left=plan.left,
         make=plan.make,
         missing=[{"model": name, "name": file.name} for name, file in plan.missing],
         diff=diff,

@@ -14,6 +14,7 @@ import pytest
 pytest.importorskip("ansible.plugins.action", reason="runs on the controller only")
 
 from ansible.errors import AnsibleActionFail
+from ansible.module_utils.basic import AnsibleModule
 from ansible.plugins.action import ActionBase
 from ansible_collections.firsttouch.host.plugins.action import host_plan, model_push
 from ansible_collections.firsttouch.host.plugins.module_utils import _model_push as mp
@@ -138,6 +139,28 @@ def test_what_is_not_asked_for_any_more_goes(inventory: Path, host: Host) -> Non
     assert result["changed"] and result["changes"] == predicted["changes"]
     assert sorted(path.name for path in (host.root / mp.TOP[1:]).iterdir()) == ["two"]
     assert go(inventory, host, absent=["one"])["changed"] is False
+
+
+def test_what_is_of_somebody_else_ends_a_push_and_stays_where_a_model_goes(
+    inventory: Path, host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(AnsibleModule, "warn", lambda self, text: said.append(text))
+    go(inventory, host, models=BOTH)
+    lora = host.root / mp.folder("one")[1:] / "lora.safetensors"
+    lora.write_bytes(b"mine")
+    for check in (True, False):
+        host.steps = []
+        result = go(inventory, host, check, models=BOTH)
+        assert (result["failed"], result["reason"], host.steps) == (True, "foreign_file", ["plan"])
+        assert f"{mp.folder('one')}/lora.safetensors was not pushed by us; move it" in result["msg"]
+    for check in (True, False):
+        result = go(inventory, host, check, absent=["one"])
+        assert result["left"] == [f"{mp.folder('one')}/lora.safetensors was not pushed by us"]
+        assert said.pop().startswith(f"{result['left'][0]}; it stays")
+    assert host.model("one") == {lora.name: b"mine"}
+    again = go(inventory, host, absent=["one"])
+    assert (again["changed"], again["left"]) == (False, [])
 
 
 def test_a_file_that_arrives_broken_ends_it_and_nothing_takes_its_place(inventory: Path, host: Host) -> None:

@@ -174,7 +174,7 @@ def test_a_link_in_the_place_where_files_arrive_is_not_followed(root: Path) -> N
         mp.place(str(root), "toy", file, str(root.parent / "arrives"))
 
 
-@pytest.mark.parametrize("how", ["content", "length", "gone", "mode", "link", "folder", "more", "manifest"])
+@pytest.mark.parametrize("how", ["content", "length", "gone", "mode", "link", "manifest"])
 def test_what_was_changed_by_hand_is_told_and_mended(root: Path, how: str) -> None:
     push(root, {"toy": FIRST})
     folder = root / mp.folder("toy")[1:]
@@ -193,18 +193,118 @@ def test_what_was_changed_by_hand_is_told_and_mended(root: Path, how: str) -> No
     elif how == "link":
         path.rename(root / "elsewhere")
         path.symlink_to(root / "elsewhere")
-    elif how == "folder":
-        path.unlink()
-        path.mkdir()
-    elif how == "more":
-        put(folder, "/sub/x", "")
-        expected = {"sub": ("present", None)}
     else:
         (folder / mp.MANIFEST).write_text("?")
         expected = {mp.MANIFEST: ("?", mp.manifest(files(FIRST)))}
     plan = push(root, {"toy": FIRST})
     assert changes(plan) == expected
     assert there(root) == FIRST and not path.is_symlink() and path.stat().st_mode & 0o777 == 0o640
+
+
+def in_the_way(root: Path, how: str) -> tuple[str, str]:
+    """Put something of somebody else into the folder of toy; what is told, with its path on the host."""
+    name = {"folder": A, "mounted": A, "below": "cache", "beside": ".toy.gone"}.get(how, "lora.safetensors")
+    folder = root / mp.folder("toy")[1:]
+    words = "was not pushed by us"
+    if how == "beside":
+        path, name = put(folder.parent, "/.toy.gone/lora.safetensors", "mine"), "../.toy.gone/lora.safetensors"
+    elif how == "file":
+        path = put(folder, f"/{name}", "mine")
+    elif how == "link":
+        path = folder / name
+        path.symlink_to(put(root.parent, "/elsewhere", "mine"))
+    elif how == "mounted":
+        path, words = folder / name, "is mounted there"
+        put(root, "/proc/self/mountinfo", f"40 30 0:30 /x {mp.folder('toy')}/{name} rw - ext4 /dev/x rw\n")
+    else:
+        if how == "folder":
+            (folder / name).unlink()
+        path, words = put(folder, f"/{name}/model", "mine").parent, "is a folder, which no push makes"
+    return f"{os.path.normpath(os.path.join(mp.folder('toy'), name))} {words}", str(path)
+
+
+IN_THE_WAY = ["file", "link", "folder", "below", "mounted", "beside"]
+
+
+def everything(root: Path) -> dict[str, Any]:
+    """What is below ROOT, with what is in it and where it is."""
+    return {
+        str(path): (path.lstat().st_ino, path.read_bytes() if path.is_file() else None) for path in root.rglob("*")
+    }
+
+
+@pytest.mark.parametrize("how", IN_THE_WAY)
+def test_a_push_is_refused_where_something_of_somebody_else_is_in_the_folder(root: Path, how: str) -> None:
+    push(root, {"toy": FIRST})
+    told, _path = in_the_way(root, how)
+    before = everything(root)
+    for content in (FIRST, SECOND):
+        with pytest.raises(mp.PushError) as refused:
+            mp.make_plan(str(root), {"toy": files(content)})
+        assert refused.value.reason == "foreign_file"
+        assert f"firsttouch_models: {told}; move it elsewhere, or name" in str(refused.value)
+    assert everything(root) == before
+
+
+@pytest.mark.parametrize("how", IN_THE_WAY)
+def test_what_comes_into_the_folder_while_files_are_sent_is_not_lost(root: Path, how: str) -> None:
+    push(root, {"toy": FIRST})
+    models = {"toy": files(SECOND)}
+    plan = mp.make_plan(str(root), models)
+    send(root, plan, {"toy": SECOND})
+    told, _path = in_the_way(root, how)
+    before = everything(root)
+    with pytest.raises(mp.PushError, match=told):
+        mp.finish(str(root), models, plan.make)
+    assert everything(root) == before
+
+
+@pytest.mark.parametrize("how", IN_THE_WAY)
+def test_a_model_that_goes_leaves_what_is_of_somebody_else(root: Path, how: str) -> None:
+    push(root, {"toy": FIRST})
+    told, path = in_the_way(root, how)
+    before = {name: row for name, row in everything(root).items() if name.startswith(path)}
+    assert before
+    plan = push(root, {}, absent=["toy"])
+    assert plan.left == [told] and plan.rows
+    assert {name: row for name, row in everything(root).items() if name.startswith(path)} == before
+    rest = [found for found in (root / mp.TOP[1:]).rglob("*") if not str(found).startswith(path)]
+    assert rest == [Path(path).parent], "all that is ours is gone"
+
+
+def test_what_cannot_be_removed_is_told_by_its_path(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    push(root, {"toy": FIRST})
+    real = os.unlink
+
+    def unlink(path: Any, **more: Any) -> None:
+        if os.fspath(path).endswith(A):
+            raise OSError(16, "Device or resource busy", path)
+        real(path, **more)
+
+    monkeypatch.setattr(os, "unlink", unlink)
+    with pytest.raises(OSError, match=f"busy.*/toy/{A}"):
+        mp.finish(str(root), {}, [], ["toy"])
+    monkeypatch.undo()
+    push(root, {}, absent=["toy"])
+    assert not (root / mp.TOP[1:]).exists(), "its manifest was there for another run to go on"
+
+
+def test_a_folder_that_was_being_made_when_all_was_killed_is_known_as_ours(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when another push comes after it, of other files."""
+    models = {"toy": files(FIRST)}
+    plan = mp.make_plan(str(root), models)
+    send(root, plan, {"toy": FIRST})
+    monkeypatch.setattr(mp, "_FILE_MODE", None)
+    with pytest.raises(TypeError):
+        mp.finish(str(root), models, plan.make)
+    monkeypatch.undo()
+    assert (root / mp.TOP[1:] / ".toy.new" / A).exists()
+    put(root, f"{mp.TOP}/.toy.new/.{mp.MANIFEST}.x1.tmp", "")
+    other = {"c.safetensors": b"c"}
+    push(root, {"toy": other})
+    assert there(root) == other and top(root) == ["toy"]
 
 
 def test_a_model_that_goes_takes_all_of_it_along(root: Path) -> None:
