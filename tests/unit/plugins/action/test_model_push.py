@@ -72,9 +72,16 @@ def inventory(tmp_path: Path) -> Path:
     for name in ("one/model", "two/a", "two/b", "two/other"):
         path = inventory / f"{name}.safetensors"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(b"\2\0\0\0\0\0\0\0{}" + name.encode())
-    (inventory / "two" / INDEX).write_text('{"weight_map": {"x": "b.safetensors", "y": "a.safetensors"}}')
+        model(path, name.encode())
+    weights = {"two/b": "b.safetensors", "two/a": "a.safetensors"}
+    (inventory / "two" / INDEX).write_text(json.dumps({"weight_map": weights}))
     return inventory
+
+
+def model(path: Path, data: bytes) -> None:
+    """A file of one tensor that has the name of its DATA, up to the first blank."""
+    header = json.dumps({data.decode().partition(" ")[0]: {"data_offsets": [0, len(data)]}}).encode()
+    path.write_bytes(len(header).to_bytes(8, "little") + header + data)
 
 
 def go(inventory: Path, host: Host, check: bool = False, **args: Any) -> dict[str, Any]:
@@ -124,8 +131,7 @@ def test_a_check_predicts_the_change_set_and_sends_nothing(inventory: Path, host
 def test_a_file_that_changed_is_sent_alone(inventory: Path, host: Host) -> None:
     go(inventory, host, models=BOTH)
     host.sent = []
-    with open(inventory / "two/b.safetensors", "ab") as handle:
-        handle.write(b"more")
+    model(inventory / "two/b.safetensors", b"two/b and more")
     result = go(inventory, host, models=BOTH)
     assert host.sent == ["b.safetensors"] and result["restart"] == ["firsttouch-weights@two.service"]
     assert host.model("two")["b.safetensors"].endswith(b"more")

@@ -6,7 +6,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -18,18 +18,26 @@ from ansible_collections.firsttouch.host.plugins.plugin_utils import _model_sour
 INDEX = "model.safetensors.index.json"
 
 
-def shard(path: Path, data: bytes = b"1234") -> Path:
-    """A file that begins as a safetensors file does."""
-    header = json.dumps({"w": {"dtype": "U8", "shape": [len(data)], "data_offsets": [0, len(data)]}}).encode()
+def shard(path: Path, tensors: Sequence[str] = ("w",)) -> Path:
+    """A safetensors file with TENSORS of four bytes."""
+    rows = {
+        name: {"dtype": "U8", "shape": [4], "data_offsets": [4 * at, 4 * at + 4]} for at, name in enumerate(tensors)
+    }
+    return write(path, {"__metadata__": {"format": "pt"}, **rows}, 4 * len(tensors))
+
+
+def write(path: Path, header: object, data: int) -> Path:
+    """A file with HEADER and DATA bytes after it."""
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(len(header).to_bytes(8, "little") + header + data)
+    path.write_bytes(len(text).to_bytes(8, "little") + text + b"x" * data)
     return path
 
 
 def sharded(folder: Path, names: tuple[str, ...] = ("b.safetensors", "a.safetensors")) -> Path:
     """A folder with an index that names NAMES, and with more."""
-    for name in (*names, "other.safetensors"):
-        shard(folder / name)
+    for n, name in enumerate((*names, "other.safetensors")):
+        shard(folder / name, [f"t{n}"])
     (folder / "config.json").write_text("{}")
     (folder / INDEX).write_text(json.dumps({"weight_map": {f"t{n}": name for n, name in enumerate(names)}}))
     return folder
@@ -131,6 +139,35 @@ def _cut(folder: Path) -> None:
     os.truncate(folder / "a.safetensors", 20)
 
 
+def _later(folder: Path) -> None:
+    path = folder / "a.safetensors"
+    os.truncate(path, path.stat().st_size - 1)
+
+
+def _longer(folder: Path) -> None:
+    path = folder / "a.safetensors"
+    os.truncate(path, path.stat().st_size + 1)
+
+
+def _no_offsets(folder: Path) -> None:
+    write(folder / "a.safetensors", {"w": {"dtype": "U8"}}, 4)
+
+
+def _no_json(folder: Path) -> None:
+    write(folder / "a.safetensors", b"{" + b"?" * 99, 4)
+
+
+def _text_offsets(folder: Path) -> None:
+    write(folder / "a.safetensors", {"w": {"data_offsets": ["0", "4"]}}, 4)
+
+
+def _huge(folder: Path) -> None:
+    """A header as long as no runtime reads; it would be all of the file."""
+    with open(folder / "a.safetensors", "wb") as file:
+        file.write((100_000_001).to_bytes(8, "little") + b"{")
+        file.truncate(100_000_009)
+
+
 def _empty(folder: Path) -> None:
     os.truncate(folder / "a.safetensors", 0)
 
@@ -151,7 +188,13 @@ def _none(folder: Path) -> None:
         (_two_indexes, "no one index"),
         (_missing, "gone.safetensors is missing, which the index names"),
         (_pointer, "does not begin as a safetensors file"),
-        (_cut, "a.safetensors (20 bytes) does not begin"),
+        (_cut, "a.safetensors (20 bytes) is cut off: its header alone has "),
+        (_later, "is cut off: by its header it has "),
+        (_longer, "is too long: by its header it has "),
+        (_no_offsets, "has no header of a safetensors file (KeyError('data_offsets'))"),
+        (_no_json, "has no header of a safetensors file (JSONDecodeError"),
+        (_text_offsets, "has no header of a safetensors file (TypeError"),
+        (_huge, "does not begin as a safetensors file"),
         (_empty, "(0 bytes) does not begin"),
         (_fifo, "no regular file"),
         (_none, "no .safetensors file"),
@@ -160,16 +203,79 @@ def _none(folder: Path) -> None:
 def test_what_is_no_model_is_refused(tmp_path: Path, spoil: Callable[[Path], None], words: str) -> None:
     folder = shard(tmp_path / "m" / "a.safetensors").parent
     spoil(folder)
-    assert words in refusal(str(folder))
+    text = refusal(str(folder))
+    assert words in text
+    if "header" in words:
+        path = folder / "a.safetensors"
+        assert f"{path} ({path.stat().st_size} bytes)" in text and text.endswith("; fetch it again")
+
+
+def test_a_file_without_tensors_is_one(tmp_path: Path) -> None:
+    write(tmp_path / "a.safetensors", {}, 0)
+    assert names(str(tmp_path)) == ["a.safetensors"]
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"weight_map": []}', '{"weight_map": {"x": ["a"]}}', '{"weight_map": {}}', "\xff"]
+    ("tensors", "words"),
+    [([], "has no tensor 't1', other than"), (["w"], "has no tensor 't1'"), (["t1", "t0"], "has the tensor 't0'")],
 )
+def test_an_index_and_its_files_are_of_one_model(tmp_path: Path, tensors: list[str], words: str) -> None:
+    folder = sharded(tmp_path / "m")
+    shard(folder / "a.safetensors", tensors)
+    text = refusal(str(folder))
+    assert f"{folder}/a.safetensors {words}" in text and f"{folder}/{INDEX}" in text
+
+
+def test_a_shard_that_is_cut_off_is_refused(tmp_path: Path) -> None:
+    folder = sharded(tmp_path / "m")
+    _later(folder)
+    assert f"{folder}/a.safetensors" in refusal(str(folder)) and "cut off" in refusal(str(folder))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", "[]", "{}", '{"weight_map": []}', '{"weight_map": [["t", "a.safetensors"]]}', '{"weight_map": {"x": ["a"]}}',
+        '{"weight_map": {}}', "\xff",
+    ],
+)  # fmt: skip
 def test_an_index_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
     folder = shard(tmp_path / "m" / "a.safetensors").parent
     (folder / INDEX).write_bytes(text.encode("latin-1"))
     assert f"{folder}/{INDEX}" in refusal(str(folder))
+
+
+def _zero(index: Path) -> None:
+    index.symlink_to("/dev/zero")
+
+
+def _to_fifo(index: Path) -> None:
+    os.mkfifo(index.parent / "pipe")
+    index.symlink_to("pipe")
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (_zero, "is a link out of its folder, to /dev/zero"),
+        (os.mkfifo, "is no regular file"),
+        (_to_fifo, "is no regular file"),
+    ],
+)
+def test_an_index_is_not_opened_before_it_is_known_to_be_a_file_of_its_folder(
+    tmp_path: Path, make: Callable[[Path], None], words: str
+) -> None:
+    folder = sharded(tmp_path / "m")
+    (folder / INDEX).unlink()
+    make(folder / INDEX)
+    assert f"{folder}/{INDEX} {words}" in refusal(str(folder))
+    assert "is no regular file" in refusal(str(folder / INDEX))
+
+
+def test_an_index_longer_than_any_is_refused(tmp_path: Path) -> None:
+    folder = sharded(tmp_path / "m")
+    os.truncate(folder / INDEX, (64 << 20) + 1)
+    assert f"{folder}/{INDEX} is longer than 64 MiB" in refusal(str(folder))
 
 
 def test_another_kind_of_file_is_refused(tmp_path: Path) -> None:
