@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests that are sent again over sockets: one that waited while others killed servers is not taken for the reason."""
+"""Requests that are sent again over sockets: one that waits while others kill servers is not the reason."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from firsttouch import AsyncInferenceClient, InferenceClient, InferenceServer, O
 from firsttouch._holder import Holder
 from firsttouch._session import deadline
 from firsttouch._sockets import read_control
+from firsttouch._stream_client import StreamLane
 from firsttouch._stream_server import Connection, StreamPort
 from firsttouch._wire import (
     HEADER_BYTES,
@@ -104,9 +106,12 @@ def test_innocent_waits_while_poison_is_run(transport: str, asks: Callable[..., 
         holder.run()
 
     def poison(number: int) -> None:
+        with pytest.raises(BrokenError, match="hung up"):
+            ask(where, number, {"die": True}, 30)
+
+    def leaves(made: Callable[[], None], number: int) -> None:
         try:
-            with pytest.raises(BrokenError, match="hung up"):
-                ask(where, number, {"die": True})
+            made()
         finally:
             board[GONE + number] = 1
 
@@ -114,10 +119,10 @@ def test_innocent_waits_while_poison_is_run(transport: str, asks: Callable[..., 
         os.close(writer)
         with open(reader, "rb") as file:
             where = file.read().decode()
-        poisons = [pool.submit(poison, number) for number in POISONS]
-        pool.submit(asks, where, INNOCENT, {}).result()
-        for made in poisons:
-            made.result()
+        made = [pool.submit(leaves, partial(poison, number), number) for number in POISONS]
+        made.append(pool.submit(leaves, partial(asks, where, INNOCENT, {}), INNOCENT))
+        for future in made:
+            future.result()
         assert board[DEATHS] == 5
         assert end(pid, signal.SIGTERM) == 0
 
@@ -329,6 +334,23 @@ def test_never_taken_ends_with_the_deadline(asks: Callable[..., None], tmp_path:
     assert 0.7 < took < 10
     assert 3 < len(kinds) < 8 + took / 0.1, "pauses that are too short"
     assert time.process_time() - spent < 0.5 * took + 0.5
+
+
+@BOTH
+def test_never_sent_ends_with_the_deadline(
+    asks: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection that breaks before anything is waited for is made anew until the deadline, no longer."""
+    turns = iter(range(60))
+
+    def breaks(self: StreamLane) -> bool:
+        next(turns)
+        raise self._broken(None)
+
+    monkeypatch.setattr(StreamLane, "_send", breaks)
+    with served(address_of("unix", tmp_path)) as (where, _), pytest.raises(BrokenError, match="hung up"):
+        asked(asks, where, 0.5)
+    assert next(turns) > 5
 
 
 def cut(data: bytes, size: int) -> list[bytes]:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from firsttouch import InferenceClient, InferenceServer, Options, Tls
+from firsttouch._session import deadline
 from firsttouch.errors import AddressError, RefusedError, TransportError
 from serving import SCHEMA, check, request, serve, served
 
@@ -51,6 +52,24 @@ def test_both_are_known(pem: Path) -> None:
     with served(LOOPBACK, options=Options(tls=own)) as (where, _), InferenceClient(where, tls=own, lanes=3) as client:
         for number in range(50):
             check(number, client.infer(request(number), {"x": "y" * 1500})[0])
+
+
+def test_requests_that_are_sent_again(pem: Path) -> None:
+    """That one is taken is told before its answer, in whatever pieces TLS hands out."""
+    own = tls(pem, "own")
+    with (
+        served(LOOPBACK, options=Options(tls=own)) as (where, _),
+        InferenceClient(where, tls=own) as client,
+        client.lane() as leased,
+    ):
+        lane = leased._lane
+        for number in range(50):
+            lane.write(request(number))
+            lane.submit(b"", deadline(20), number % 2 > 0)
+            leased.pending = True
+            leased.result()
+            assert lane.tried
+            check(number, leased.reply)
 
 
 def test_strangers(pem: Path) -> None:

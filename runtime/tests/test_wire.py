@@ -79,6 +79,18 @@ def test_header_round_trip(header: Header) -> None:
     assert _wire.unpack_header(buffer) == header
 
 
+@given(u64)
+def test_taken(sequence: int) -> None:
+    """What tells that a request is taken is a header with its number, nothing more, and no answer."""
+    data = _wire.taken_frame(sequence)
+    assert len(data) == HEADER_BYTES
+    header = _wire.unpack_header(data)
+    assert header == Header(Kind.TAKEN, Status.OK, 0, 0, sequence, _wire.NO_DEADLINE)
+    for kinds in (_wire.REQUESTS, _wire.REPLIES):
+        with pytest.raises(ProtocolError, match=f"kind {Kind.TAKEN} came"):
+            _wire.check_data(header, kinds, Rows(()), 0)
+
+
 @settings(max_examples=1000 if SLOW else 40)
 @given(metas)
 def test_metadata_round_trip(meta: dict[str, Any]) -> None:
@@ -185,7 +197,7 @@ def test_frames_that_lie() -> None:
     buffer = bytearray(HEADER_BYTES)
     _wire.pack_header(buffer, good)
     buffer[4] += 1
-    with pytest.raises(ProtocolError, match="version 2, this side has 1"):
+    with pytest.raises(ProtocolError, match=f"version {_wire.ABI + 1}, this side has {_wire.ABI}"):
         _wire.unpack_header(buffer)
     with pytest.raises(ProtocolError, match="does not speak"):
         _wire.unpack_header(b"GET / HTTP/1.1\r\n".ljust(HEADER_BYTES))

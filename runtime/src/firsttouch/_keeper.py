@@ -43,6 +43,8 @@ _TICK_SECONDS = 0.5
 # A client waits for this one.
 _UNKEPT_SECONDS = 0.02
 _BYE = bye_frame()
+# Where a frame goes on after magic and version.
+_VERSIONED = 5
 
 
 @dataclass(eq=False)
@@ -203,7 +205,8 @@ class Keeper:
             return
         except OSError:
             data = b""
-        if not data or data == _BYE:
+        # Whatever the version is: a client may have its lanes from before an upgrade.
+        if not data or data[_VERSIONED:] == _BYE[_VERSIONED:]:
             self._gone(peer, died=not data)
             return
         try:

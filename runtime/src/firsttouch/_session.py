@@ -16,8 +16,8 @@ from firsttouch._transport import Lane, Link
 from firsttouch._wire import Array, failure, unpack_meta
 from firsttouch.errors import BrokenError, BusyError, ClosedError, ExpiredError
 
-_FIRST_PAUSE_SECONDS = 0.001
-_LONGEST_PAUSE_SECONDS = 0.1
+FIRST_PAUSE_SECONDS = 0.001
+LONGEST_PAUSE_SECONDS = 0.1
 # A server that is there answers in this time.
 SHORTEST_TRY_SECONDS = 0.1
 _clock = time.monotonic_ns
@@ -165,7 +165,7 @@ class Connector:
             if self._session is not old:
                 return self.session()
             old.close()
-            seconds = _FIRST_PAUSE_SECONDS
+            seconds = FIRST_PAUSE_SECONDS
             while True:
                 try:
                     left = max(SHORTEST_TRY_SECONDS, min(self.dial.seconds, _seconds_to(deadline_ns)))
@@ -174,7 +174,7 @@ class Connector:
                     if _clock() + seconds * 1e9 > deadline_ns:
                         raise
                     pause(seconds)
-                    seconds = min(2 * seconds, _LONGEST_PAUSE_SECONDS)
+                    seconds = min(2 * seconds, LONGEST_PAUSE_SECONDS)
                     self.session()
                     continue
                 self._session = made

@@ -57,7 +57,7 @@ class StreamLane(Lane):
         self._body = schema.request.nbytes
         self._seq = 0
         self._header: Header | None = None
-        self._pending = self._failed = False
+        self._pending = self._failed = self.tried = False
         # A child after fork() closes its copies, and says nothing.
         self._made_in = os.getpid()
         tune(sock)
@@ -79,7 +79,10 @@ class StreamLane(Lane):
 
     def submit(self, meta: bytes, deadline_ns: int, again: bool = False) -> None:
         if self._link.closed or self._failed:
+            self.tried = False
             raise self._link.broken()
+        # Whether a first one is taken nobody tells.
+        self.tried = not again
         self._seq += 1
         self._header = None
         self._in.done = 0
@@ -107,7 +110,12 @@ class StreamLane(Lane):
         try:
             while True:
                 if header is None and frame.done >= HEADER_BYTES:
-                    header = self._header = self._check(unpack_header(frame.memory))
+                    header = unpack_header(frame.memory)
+                    if not self.tried and header.kind == Kind.TAKEN:
+                        self._note_taken(header)
+                        header = None
+                        continue
+                    self._header = self._check(header)
                     frame.end = HEADER_BYTES + header.body_len + header.meta_len
                 if header is not None and frame.done >= frame.end:
                     break
@@ -127,6 +135,19 @@ class StreamLane(Lane):
             raise ProtocolError(f"{self._link.peer} sent {frame.done - frame.end} bytes after its answer")
         self._pending = False
         return True
+
+    def _note_taken(self, header: Header) -> None:
+        """The server has what was sent again: once for each request. Raises ProtocolError."""
+        if header.meta_len or header.body_len or header.sequence != self._seq:
+            raise ProtocolError(
+                f"{self._link.peer} took request {header.sequence} with {header.meta_len} + {header.body_len} bytes; "
+                f"{self._seq} with none was due"
+            )
+        self.tried = True
+        frame = self._in
+        # The answer may have come along.
+        frame.done -= HEADER_BYTES
+        frame.memory[: frame.done] = frame.memory[HEADER_BYTES : HEADER_BYTES + frame.done]
 
     def _check(self, header: Header) -> Header:
         """HEADER of the answer that is due. Raises ProtocolError."""

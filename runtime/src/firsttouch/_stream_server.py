@@ -32,12 +32,14 @@ from firsttouch._wire import (
     control_length,
     parse_hello,
     refusal,
+    taken_frame,
     unpack_header,
 )
 from firsttouch.errors import BusyError, ProtocolError, TransportError
 
 _clock = time.monotonic_ns
 _sched_yield = os.sched_yield
+_AGAIN = int(Kind.REQUEST_AGAIN)
 
 
 class _State(Enum):
@@ -162,9 +164,25 @@ class Connection(Slot):
         raise ProtocolError("a request came before the one before it was answered")
 
     def accept(self) -> bytes:
-        if self._header is None:
+        header = self._header
+        if header is None:
             raise ProtocolError("the client hung up")
-        return self._in.meta(self._header)
+        if header.kind == _AGAIN:
+            self._tell_taken(header.sequence)
+        return self._in.meta(header)
+
+    def _tell_taken(self, sequence: int) -> None:
+        """Say that the request which was under way when a server died is run now, before it is.
+
+        From a client that was not told it would be none of its tries. Raises ProtocolError when that cannot be said.
+        """
+        try:
+            told = self._sock.send(taken_frame(sequence)) == HEADER_BYTES
+        except (OSError, ValueError):
+            told = False
+        if not told:
+            self.close()
+            raise ProtocolError("the client could not be told that its request is taken")
 
     def finish(self, status: Status, meta: bytes) -> None:
         header = self._header
@@ -321,7 +339,8 @@ class StreamPort(Port):
 
     def ready(self, limit: int) -> list[Slot]:
         # First come, first served: each connection has at most one request here. What was under way when a server
-        # died is taken alone, so that a request that kills its server takes no other one along twice.
+        # died is taken alone, so that a request that kills its server takes no other one along twice. accept() tells
+        # its client: those that wait meanwhile do not count what deaths there are (client.py).
         if self._door.away_until:
             self._door.look()
         whole = self.whole

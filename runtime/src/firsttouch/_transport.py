@@ -117,12 +117,13 @@ class Poller:
 class Lane(ABC):
     """A client's end: one request at a time, written into `request`, answered in `reply` (views of the transport).
 
-    answer: the items of reply.
+    answer: the items of reply. tried: whether the server had what was submitted last, or may have had it.
     """
 
     request: dict[str, Array]
     reply: dict[str, Array]
     answer: tuple[tuple[str, Array], ...]
+    tried: bool
 
     @abstractmethod
     def write(self, arrays: Mapping[str, Array]) -> None:

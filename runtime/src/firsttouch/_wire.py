@@ -34,7 +34,7 @@ from firsttouch.errors import (
 Array = npt.NDArray[Any]
 Spec = Mapping[str, tuple[str, Sequence[int]]]
 
-ABI: Final = 1
+ABI: Final = 2
 MAGIC: Final = b"FTCH"
 ALIGN: Final = 64
 MAX_FIELDS: Final = 64
@@ -196,6 +196,8 @@ class Kind(IntEnum):
     REQUEST_AGAIN = 6
     # The client hangs up on purpose; an end without it is a death.
     BYE = 7
+    # The server runs the REQUEST_AGAIN now: a death from here on may be of it.
+    TAKEN = 8
 
 
 class Status(IntEnum):
@@ -350,6 +352,13 @@ def bye_frame() -> bytes:
     """What a client sends before it hangs up."""
     head = bytearray(HEADER_BYTES)
     pack_header(head, Header(Kind.BYE, Status.OK, 0, 0, 0, NO_DEADLINE))
+    return bytes(head)
+
+
+def taken_frame(sequence: int) -> bytes:
+    """What a server sends before it runs request SEQUENCE, which came as REQUEST_AGAIN."""
+    head = bytearray(HEADER_BYTES)
+    pack_header(head, Header(Kind.TAKEN, Status.OK, 0, 0, sequence, NO_DEADLINE))
     return bytes(head)
 
 

@@ -2,7 +2,9 @@
 """InferenceClient and AsyncInferenceClient: send arrays, wait for the answer. Two thin shells over one session.
 
 A request is answered at least once: when the server died before the answer came, the client comes back and asks again
-until the deadline. Inference is a function of its input, so that this does no harm; say reconnect=False where it does.
+until the deadline. A request that three servers had as they died may be the reason, and is given up: BrokenError, over
+shared memory HandlerError. What only waited meanwhile does not count. Inference is a function of its input, so that
+this does no harm; say reconnect=False where it does.
 """
 
 from __future__ import annotations
@@ -18,6 +20,8 @@ from typing import Any
 from firsttouch import plan
 from firsttouch._links import Dial
 from firsttouch._session import (
+    FIRST_PAUSE_SECONDS,
+    LONGEST_PAUSE_SECONDS,
     SHORTEST_TRY_SECONDS,
     Connector,
     Session,
@@ -37,7 +41,7 @@ Answer = tuple[dict[str, Array], dict[str, Any] | None]
 _clock = time.monotonic_ns
 # A sleeper looks again after this time, whatever happened to its doorbell.
 _NET_NS = 200_000_000
-# A request with which the connection broke so many times may be the reason: it is not sent again.
+# A request that so many servers had as the connection broke may be the reason: it is not sent again.
 _MAX_TRIES = 3
 
 
@@ -61,6 +65,22 @@ def _wait(lane: Lane, deadline_ns: int) -> bool:
             lane.disarm()
         if lane.ready():
             return True
+
+
+def _next_try(error: BrokenError, tries: int, pause: float, deadline_ns: int) -> tuple[int, float]:
+    """How many tries of a request count after TRIES did and ERROR came, and the seconds until the next one.
+
+    What the server had not taken is no try. It comes back after a PAUSE that grows: connecting may succeed each time.
+    Raises ERROR when there is no other try.
+    """
+    if error.tried:
+        if tries + 1 == _MAX_TRIES:
+            raise error
+        return tries + 1, 0.0
+    pause = min(2 * pause, LONGEST_PAUSE_SECONDS) or FIRST_PAUSE_SECONDS
+    if _clock() + pause * 1e9 > deadline_ns:
+        raise error
+    return tries, pause
 
 
 def _patience(timeout: float) -> float:
@@ -180,15 +200,16 @@ class InferenceClient:
         """
         until = deadline(self._timeout if timeout is None else timeout)
         session = self._connector.session()
-        tries = 1
+        tries, pause = 0, 0.0
         while True:
             try:
-                return self._infer(session, arrays, meta, until, tries > 1)
-            except BrokenError:
-                if not self._reconnect or tries == _MAX_TRIES:
-                    session.broken = True
+                return self._infer(session, arrays, meta, until, tries > 0)
+            except BrokenError as error:
+                session.broken = True
+                if not self._reconnect:
                     raise
-                tries += 1
+                tries, pause = _next_try(error, tries, pause, until)
+                time.sleep(pause)
                 session = self._connector.renew(session, until)
 
     def _infer(
@@ -211,6 +232,9 @@ class InferenceClient:
                 raise expired(session.link)
             pending = False
             return answer(lane)
+        except BrokenError as error:
+            error.tried = lane.tried
+            raise
         finally:
             if pending:
                 session.abandon(lane)
@@ -292,15 +316,16 @@ class AsyncInferenceClient:
     async def _infer(self, arrays: Mapping[str, Array], meta: Mapping[str, Any] | None, until: int) -> Answer:
         """Try until it is answered."""
         session = self._connector.session()
-        tries = 1
+        tries, pause = 0, 0.0
         while True:
             try:
-                return await self._try(session, arrays, meta, until, tries > 1)
-            except BrokenError:
-                if not self._reconnect or tries == _MAX_TRIES:
-                    session.broken = True
+                return await self._try(session, arrays, meta, until, tries > 0)
+            except BrokenError as error:
+                session.broken = True
+                if not self._reconnect:
                     raise
-                tries += 1
+                tries, pause = _next_try(error, tries, pause, until)
+                await asyncio.sleep(pause)
                 session = await asyncio.to_thread(self._connector.renew, session, until)
 
     async def _try(
@@ -328,6 +353,9 @@ class AsyncInferenceClient:
                 raise expired(session.link)
             pending = False
             return answer(lane)
+        except BrokenError as error:
+            error.tried = lane.tried
+            raise
         finally:
             if pending:
                 session.abandon(lane)

@@ -104,6 +104,8 @@ class BrokenError(TransportError):
     """Raised when the peer died or hung up before it answered; facts has its pid where it is known."""
 
     code = "broken"
+    # Of infer(): whether the server had the request, or may have had it.
+    tried = False
 
 
 class BusyError(TransportError):
