@@ -19,11 +19,21 @@ _RESOURCE = "hugepages-"
 _QUANTITY = re.compile(r"([+-]?\d+(?:\.\d*)?|[+-]?\.\d+)(Ki|Mi|Gi|Ti|Pi|Ei|[mkMGTPE]|[eE][+-]?\d+)?")
 _BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 _DECIMAL = {"m": -3, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
-# The kinds that make pods; of others a list may hold some that have containers all the same.
-_MAKE_PODS = {
-    *("Pod", "PodTemplate", "Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "ReplicationController"),
-    *("Job", "CronJob"),
-}
+# The kinds of Kubernetes that make no pod. Of any other it is not known where its containers are, and a pass would be a
+# guess: RayCluster, PyTorchJob and the like.
+_MAKE_NO_PODS = frozenset(
+    (
+        *("Service", "ConfigMap", "Secret", "Namespace", "ServiceAccount", "Role", "RoleBinding", "ClusterRole"),
+        *("ClusterRoleBinding", "PersistentVolume", "PersistentVolumeClaim", "StorageClass", "VolumeAttachment"),
+        *("CSIDriver", "CSINode", "CSIStorageCapacity", "VolumeAttributesClass", "NetworkPolicy", "Ingress"),
+        *("IngressClass", "Endpoints", "EndpointSlice", "PriorityClass", "RuntimeClass", "PodDisruptionBudget"),
+        *("HorizontalPodAutoscaler", "ResourceQuota", "LimitRange", "Node", "Event", "Lease", "APIService"),
+        *("CustomResourceDefinition", "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"),
+        *("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "CertificateSigningRequest"),
+        *("DeviceClass", "ResourceClaim", "ResourceClaimTemplate", "ResourceSlice", "FlowSchema"),
+        *("PriorityLevelConfiguration", "IPAddress", "ServiceCIDR"),
+    )
+)
 # limits and requests of any of these pay for huge pages; ephemeral storage does not.
 _PAYING = ("cpu", "memory")
 
@@ -91,15 +101,18 @@ def check_pod(pod: Mapping[str, Any]) -> list[Finding]:
     """What the API server or the kubelet would refuse about the huge pages of POD.
 
     POD is a manifest of kind Pod, of one that holds a template of pods (Deployment, StatefulSet, DaemonSet, ReplicaSet,
-    Job, CronJob), or a List with some of these; a Service or a ConfigMap beside them is passed over.
+    Job, CronJob), or a List with some of these; a Service or a ConfigMap beside them is passed over. Of
+    another kind, where the containers are is not known, so it is a finding.
     """
     if isinstance(pod.get("items"), list):
         return _check_items(pod["items"])
+    if not isinstance(pod.get("kind", ""), str):
+        return [_no_spec("kind", f"{pod['kind']!r} is no kind")]
     where, spec = _pod_spec(pod)
     if not isinstance(spec, Mapping):
         return [_no_spec(where, "the manifest has no spec")]
     if not isinstance(spec.get("containers"), list) or not spec["containers"]:
-        return [_no_spec(f"{where}.containers", "the manifest has no containers, so it makes no pod")]
+        return [_no_spec(f"{where}.containers", "no containers where a pod or a template of pods has them")]
     found = list(_check_resources(spec.get("resources"), f"{where}.resources"))
     for kind in ("initContainers", "containers"):
         containers = spec.get(kind) or []
@@ -124,10 +137,11 @@ def _check_items(items: list[Any]) -> list[Finding]:
 
 
 def _makes_no_pod(item: Any) -> bool:
-    if not isinstance(item, Mapping) or isinstance(item.get("items"), list) or "kind" not in item:
+    kind = item.get("kind") if isinstance(item, Mapping) else None
+    if not isinstance(kind, str) or kind not in _MAKE_NO_PODS:
         return False
-    spec = _pod_spec(item)[1]
-    return item["kind"] not in _MAKE_PODS and not (isinstance(spec, Mapping) and "containers" in spec)
+    spec = _pod_spec(item)[1]  # a Service of Knative has containers
+    return not (isinstance(spec, Mapping) and "containers" in spec)
 
 
 def _pod_spec(pod: Mapping[str, Any]) -> tuple[str, Any]:

@@ -121,6 +121,40 @@ def test_a_list_may_hold_what_makes_no_pods() -> None:
     ]
 
 
+BAD_POD = {"spec": {"containers": [{"resources": {"limits": {"hugepages-2Mi": "3Mi"}}}]}}
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        {"kind": "RayCluster", "spec": {"headGroupSpec": {"template": BAD_POD}}},
+        {"kind": "PyTorchJob", "spec": {"pytorchReplicaSpecs": {"Worker": {"template": BAD_POD}}}},
+        {"kind": "LeaderWorkerSet", "spec": {"leaderWorkerTemplate": {"workerTemplate": BAD_POD}}},
+        {"kind": "InferenceService", "spec": {"predictor": BAD_POD["spec"]}},
+        {"kind": "Service", "spec": {"template": BAD_POD}},
+        {"kind": "Mystery"},
+        {"kind": ["Pod"]},
+        {"kind": ["Pod"], "spec": {"containers": [{"name": "a"}]}},
+        {"kind": None},
+        {},
+        "Service",
+    ],
+)
+def test_what_may_make_pods_is_not_passed_over(item: Any) -> None:
+    pod = {"kind": "Pod", "spec": {"containers": [{"name": "a"}]}}
+    found = check_pod({"kind": "List", "items": [pod, item]})
+    assert found and all(row.where.startswith("items[1].") for row in found)
+    if isinstance(item, dict):
+        assert [f"items[1].{row.where}" for row in check_pod(item)] == [row.where for row in found]
+
+
+@pytest.mark.parametrize("kind", ["Secret", "ServiceAccount", "PersistentVolumeClaim", "NetworkPolicy", "StorageClass"])
+def test_what_makes_no_pod_is_passed_over_only_beside_one_that_does(kind: str) -> None:
+    pod = {"kind": "Pod", "spec": {"containers": [{"name": "a"}]}}
+    assert check_pod({"kind": "List", "items": [{"kind": kind}, pod]}) == []
+    assert [row.reason for row in check_pod({"kind": kind, "spec": {}})] == ["no_spec"]
+
+
 def test_containers_that_are_no_list_are_named() -> None:
     (row,) = check_pod({"spec": {"containers": [{"name": "a"}], "initContainers": 5}})
     assert (row.reason, row.where) == ("no_spec", "spec.initContainers")
