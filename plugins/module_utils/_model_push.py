@@ -147,7 +147,7 @@ def check_space(root: str, plan: Plan, temporary: str | None) -> None:
     begun = [path for name in models for path in parts(name)[1:] if list_dir(root, path) is not None]
     rooms = [(there, need)]
     if temporary is not None:
-        if os.stat(temporary).st_dev == os.stat(there).st_dev:
+        if _share_room(temporary, there):
             rooms = [(there, need + largest)]
         else:
             rooms.append((temporary, largest))
@@ -160,6 +160,13 @@ def check_space(root: str, plan: Plan, temporary: str | None) -> None:
             if begun:
                 remedy = f"{', '.join(begun)} holds what a push that was cut off left: rm -r it, or {remedy}"
             raise PushError("no_space", f"{text}, and {_human(free)} are free; {remedy}")
+
+
+def _share_room(first: str, second: str) -> bool:
+    """Whether two directories have one room: subvolumes of btrfs have device numbers of their own, and share theirs."""
+    rooms = [os.statvfs(path) for path in (first, second)]
+    figures = {(room.f_blocks, room.f_bfree, room.f_frsize) for room in rooms}
+    return len(figures) == 1 or os.stat(first).st_dev == os.stat(second).st_dev
 
 
 def place(root: str, name: str, file: File, path: str) -> None:
@@ -207,8 +214,14 @@ def finish(
             _remove(root, folder(name))
         for path in parts(name)[1:]:
             _remove(root, path, models.get(name, ()))
-    with contextlib.suppress(OSError):  # not there, or others are in it
-        os.rmdir(resolve(root, TOP))
+    _drop_top(root)
+
+
+def _drop_top(root: str) -> None:
+    """Remove TOP where nothing is in it: the folder that we made, not what a link or a mount of the host leads to."""
+    own = not os.path.islink(_real(root, os.path.dirname(TOP))) and TOP not in _mount_points(root)
+    if own and _entries(root, TOP) == []:
+        os.rmdir(_real(root, TOP))
 
 
 def _make(root: str, name: str, files: Sequence[File]) -> None:

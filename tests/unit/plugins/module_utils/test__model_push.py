@@ -318,6 +318,24 @@ def test_a_model_that_goes_takes_all_of_it_along(root: Path) -> None:
     assert sorted(path.name for path in (root / "var/lib/firsttouch").iterdir()) == ["before.json"]
 
 
+@pytest.mark.parametrize("how", ["link", "link above", "mount"])
+def test_the_place_of_all_models_stays_where_it_is_not_our_folder(root: Path, how: str) -> None:
+    top = root / mp.TOP[1:]
+    if how == "mount":
+        top.mkdir(parents=True)
+        put(root, "/proc/self/mountinfo", f"40 30 0:30 / {mp.TOP} rw - ext4 /dev/x rw\n")
+    else:
+        path = top.parent if how == "link above" else top
+        path.parent.mkdir(exist_ok=True)
+        (root / "data" / "models").mkdir(parents=True)
+        path.symlink_to("/data" if how == "link above" else "/data/models")
+    real = top if how == "mount" else root / "data" / "models"
+    push(root, {"toy": FIRST})
+    assert (real / "toy").is_dir()
+    push(root, {}, absent=["toy"])
+    assert list(real.iterdir()) == []
+
+
 def test_a_push_that_was_cut_off_goes_with_its_model(root: Path) -> None:
     plan = mp.make_plan(str(root), {"toy": files(FIRST)})
     send(root, plan, {"toy": FIRST}, most=1)
@@ -383,14 +401,17 @@ def test_models_whose_names_lead_elsewhere_are_refused(root: Path, name: str) ->
 
 
 class Disks:
-    """Free bytes by directory; each with a device of its own, or all on one."""
+    """Free bytes by directory; each with a device of its own, or all on one, or with SUBVOLUMES both."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, free: dict[str, int], one_disk: bool) -> None:
-        self.free, self.one = free, one_disk
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, free: dict[str, int], one_disk: bool, subvolumes: bool = False
+    ) -> None:
+        self.free, self.one = free, one_disk and not subvolumes
         real = os.stat
 
         def statvfs(path: str) -> Any:
-            return SimpleNamespace(f_bavail=self.free[path], f_frsize=1)
+            blocks = 1000 if one_disk else 1000 + hash(path)
+            return SimpleNamespace(f_bavail=self.free[path], f_bfree=50, f_blocks=blocks, f_frsize=1)
 
         def stat(path: Any, **more: Any) -> Any:
             if path not in self.free:
@@ -401,6 +422,7 @@ class Disks:
         monkeypatch.setattr(os, "stat", stat)
 
 
+@pytest.mark.parametrize("subvolumes", [False, True])
 @pytest.mark.parametrize(
     ("one_disk", "place", "temporary", "short"),
     [
@@ -412,12 +434,18 @@ class Disks:
     ],
 )
 def test_too_little_room_is_told_with_numbers_before_anything_is_sent(
-    root: Path, monkeypatch: pytest.MonkeyPatch, one_disk: bool, place: int, temporary: int, short: str | None
+    root: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    one_disk: bool,
+    place: int,
+    temporary: int,
+    short: str | None,
+    subvolumes: bool,
 ) -> None:
     """16 bytes are missing, 7 of them in the largest file; the place is the nearest folder that is there."""
     plan = mp.make_plan(str(root), {"toy": files(FIRST)})
     places = {"place": str(root / "var" / "lib"), "temporary": str(root.parent)}
-    Disks(monkeypatch, {places["place"]: place, places["temporary"]: temporary}, one_disk)
+    Disks(monkeypatch, {places["place"]: place, places["temporary"]: temporary}, one_disk, subvolumes)
     if short is None:
         mp.check_space(str(root), plan, places["temporary"])
         return

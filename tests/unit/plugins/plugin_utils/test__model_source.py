@@ -235,8 +235,8 @@ def test_a_shard_that_is_cut_off_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "", "[]", "{}", '{"weight_map": []}', '{"weight_map": [["t", "a.safetensors"]]}', '{"weight_map": {"x": ["a"]}}',
-        '{"weight_map": {}}', "\xff",
+        "", "[]", "{}", '{"weight_map": []}', '{"weight_map": [["t", "a.safetensors"]]}',
+        '{"weight_map": {"x": ["a"]}}', '{"weight_map": {}}', "\xff",
     ],
 )  # fmt: skip
 def test_an_index_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
