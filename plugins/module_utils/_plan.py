@@ -75,8 +75,9 @@ def make_plan(
         _plan_runtime.check_mounts(planned["runtime"] or {}, planned["hugepages"] or {}, judge)
     if "runtime" in chosen and not judge.refusals:
         _plan_runtime.check_transport((planned["runtime"] or {}).get("servers") or (), numa, judge)
-        pools = (planned["hugepages"] or {}).get("pools") or ()
-        _plan_runtime.check_pools((planned["runtime"] or {}).get("models") or (), pools, sizes or {}, judge)
+        models = (planned["runtime"] or {}).get("models") or ()
+        pools, before_it = ((of.get("hugepages") or {}).get("pools") or [] for of in (planned, old_sections))
+        _plan_runtime.check_pools(models, pools, before_it, facts, sizes or {}, judge)
     if judge.refusals:
         return Result({}, judge.refusals, judge.notes)
     document = {

@@ -150,16 +150,24 @@ def check_mounts(runtime: Mapping[str, Any], hugepages: Mapping[str, Any], judge
 
 
 def check_pools(
-    rows: Iterable[Row], pools: Iterable[Mapping[str, Any]], sizes: Mapping[str, int], judge: Judge
+    rows: Iterable[Row], pools: list[Row], recorded: list[Row], facts: Facts, sizes: Mapping[str, int], judge: Judge
 ) -> None:
     """Refuse models that together do not fit into the POOLS of the plan. SIZES: bytes of those that are known, by name.
 
-    That is the least they take: what others and the servers take is not known before they run.
+    That is the least they take: what others and the servers take is not known before they run. RECORDED are the pools
+    of the record.
     """
     known = [row for row in rows if row["name"] in sizes]
-    for pool in pools:
+    everywhere = dict.fromkeys(facts.topology.ids("hugepage"), 0)
+    # Pages of a size that is not planned may be there all the same, by another tool's boot argument, and how many is
+    # not ours to say. Where we manage none, that is how it must be; where we do, the host shows whether it is.
+    others = {int(name[:-2]) for node in facts.topology.nodes for name, pool in node.pools.items() if pool.get("total")}
+    others -= {pool["size_kb"] for pool in recorded}
+    asked = {page_size_kb(row["page_size"]) for row in known} if pools and facts.sizes_known else set()
+    none = [{"size_kb": size, "nodes": {}} for size in sorted(asked - others - {pool["size_kb"] for pool in pools})]
+    for pool in [*pools, *none]:
         page_kb, size = pool["size_kb"], format_size(pool["size_kb"])
-        room = {int(node): count for node, count in pool["nodes"].items()}
+        room = {**everywhere, **{int(node): count for node, count in pool["nodes"].items()}}
         pages = {
             row["name"]: -(-(_IMAGE_HEAD + sizes[row["name"]]) // (page_kb * 1024))
             for row in known

@@ -383,7 +383,7 @@ BOUND = {"policy": "bind", "nodes": [0]}
         ([{"policy": "bind", "nodes": [0, 1]}, {}], [300 * MIB, 217 * MIB], ("a, b: at least 261", "0, 1", "260")),
         ([{"policy": "interleave", "nodes": "all"}], [519 * MIB], ("a: at least 261",)),
         ([{}], [1 << 40], ("firsttouch_hugepages",)),
-        ([{"page_size": "1G"}], [1 << 40], None),
+        ([{"page_size": "1G"}], [1 << 20], ("a: at least 1 pages of 1G on node 0, 1, where the pool has 0",)),
     ],
 )  # fmt: skip
 def test_models_that_do_not_fit_the_pool_together_are_refused(
@@ -399,6 +399,39 @@ def test_models_that_do_not_fit_the_pool_together_are_refused(
     assert row["reason"] == "models_exceed_pool" and row["asked"] > row["available"]
     for word in words:
         assert word in row["text"]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"policy": "replicate", "nodes": "all"},
+        {"policy": "replicate", "nodes": [1]},
+        {"policy": "bind", "nodes": [1]},
+    ],
+)
+def test_a_node_that_the_pool_has_no_page_on_is_refused(host: Path, row: dict[str, Any]) -> None:
+    pages = {**PAGES, "hugepages": [{"size": "2M", "nodes": {0: 100}}]}
+    models = [{"name": "a", "push": "m", **row}]
+    (found,) = refused(host, {**pages, "models": models}, push_bytes={"a": 10 * MIB})
+    assert found["reason"] == "models_exceed_pool"
+    assert "a: at least 6 pages of 2M on node 1, where the pool has 0" in found["text"]
+    plan(host, {**pages, "models": [{**models[0], "policy": "prefer", "nodes": [1]}]}, push_bytes={"a": 10 * MIB})
+
+
+def test_pages_of_a_size_that_is_not_planned_may_be_there_from_others(host: Path) -> None:
+    both = [*PAGES["hugetlbfs_mounts"], {"path": "/dev/1g", "pagesize": "1G"}]
+    models = [{"name": "a", "push": "m", "page_size": "1G"}]
+    intent = {**PAGES, "hugetlbfs_mounts": both, "models": models}
+    size = {"push_bytes": {"a": 1 << 40}}
+    # Who has no pool of ours has what others reserve, now or by the next boot.
+    plan(host, {**intent, "hugepages": []}, **size)
+    assert refused(host, intent, **size)[0]["available"] == 0
+    put(host, "/sys/devices/system/node/node1/hugepages/hugepages-1048576kB/nr_hugepages", "1\n")
+    plan(host, intent, **size)
+    # They are ours, and go.
+    mine = [{"size": "1G", "nodes": {1: 1}}, *PAGES["hugepages"]]
+    record(host, plan(host, {**PAGES, "hugepages": mine}))
+    assert refused(host, intent, **size)[0]["reason"] == "models_exceed_pool"
 
 
 def test_nodes_that_models_are_bound_to_count_together(tmp_path: Path) -> None:
