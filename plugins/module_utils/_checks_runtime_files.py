@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -138,7 +137,8 @@ def _pushed(ctx: Context) -> list[Mapping[str, Any]]:
 
 
 def check_pushed(ctx: Context) -> Iterator[Result]:
-    """Each model that was pushed: its files there, as long as they were; their owner may write, the group read."""
+    """Each model that was pushed: its files there, as long as they were, and all as the push left it: nobody but root
+    may write, and the service read."""
     for model in _pushed(ctx):
         folder = str(model["source"])
         identity, manifest = f"runtime.pushed.{model['name']}", f"{folder}/{_model_push.MANIFEST}"
@@ -150,12 +150,14 @@ def check_pushed(ctx: Context) -> Iterator[Result]:
         if files is None:
             lost, changed = [manifest], []
         else:
-            found = {f"{folder}/{file.name}": (file, ctx.stat(f"{folder}/{file.name}")) for file in files}
-            lost = [path for path, (_file, status) in found.items() if status is None]
-            changed = [
-                f"{path} has {status.st_size} bytes, not {file.size}; mode {stat.S_IMODE(status.st_mode):04o}"
-                for path, (file, status) in found.items()
-                if status is not None and (status.st_size != file.size or status.st_mode & 0o062 != 0o040)
+            rows = _model_push.differing(ctx.root, str(model["name"]), files)
+            lost = [path for path, there, _right in rows if there is None]
+            changed = [f"{path} is {there}, and should be {right}" for path, there, right in rows if there is not None]
+            sizes = [(file, ctx.stat(f"{folder}/{file.name}")) for file in files]
+            changed += [
+                f"{folder}/{file.name} has {status.st_size} bytes, not {file.size}"
+                for file, status in sizes
+                if status is not None and status.st_size != file.size
             ]
         yield judge(
             identity,
@@ -164,7 +166,7 @@ def check_pushed(ctx: Context) -> Iterator[Result]:
             [*(f"{path} is missing" for path in lost), *changed],
             reason="missing" if lost else "changed_by_hand",
             source=folder,
-            remedy=f"Run provision with {MODELS}: it pushes them again.",
+            remedy=f"Run provision with {MODELS}: it pushes them again, or gives them back mode and owner.",
         )
 
 

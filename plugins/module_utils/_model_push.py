@@ -36,7 +36,7 @@ _PASSING = re.compile(rf"[0-9a-f]{{64}}(\.part)?|\.{re.escape(MANIFEST)}\..+\.tm
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}")
 _MOUNTS = "/proc/self/mountinfo"
 # What is there instead of the file.
-_OTHER = "other content"
+_OTHER, _NO_FILE, _NO_FOLDER = "other content", "no regular file", "no folder"
 _FOLDER_MODE, _FILE_MODE, _MANIFEST_MODE = 0o755, 0o640, 0o644
 _PIECE = 8 << 20
 
@@ -209,6 +209,8 @@ def finish(
         _refuse_foreign(root, name, files)
     for name in make:
         _make(root, name, models[name])
+    for name, files in models.items():
+        _mend(root, name, files)
     for name in (*models, *absent):
         if name not in models and _is_ours(root, name):
             _remove(root, folder(name))
@@ -254,6 +256,9 @@ def _make(root: str, name: str, files: Sequence[File]) -> None:
         os.chmod(target, _FILE_MODE)
         if owner is not None:
             os.chown(target, *owner)
+    if owner is not None:
+        for path in (new, os.path.join(new, MANIFEST)):
+            os.chown(path, 0, 0)
     os.chmod(new, _FOLDER_MODE)
     fsync_dir(new)
     before = os.path.lexists(final)
@@ -276,12 +281,16 @@ def _plan_model(plan: Plan, root: str, name: str, files: Sequence[File]) -> None
             "foreign_file", f"{text}; move it away, or name it with source instead of push of {name}"
         )
     _refuse_foreign(root, name, files)
+    wrong = {path: (found, right) for path, found, right in differing(root, name, files) if found is not None}
     rows, sent = len(plan.rows), set()
     for file in files:
-        found = _found(root, f"{here}/{file.name}", file)
-        if found != _right(root):
-            plan.row(f"{here}/{file.name}", found, f"sha256:{file.sha256}")
-        if found in (None, _OTHER) and file.sha256 not in sent:
+        path, right = f"{here}/{file.name}", f"sha256:{file.sha256}"
+        found = _content(root, path, file)
+        if found == right:
+            continue
+        plan.row(path, found, right)
+        wrong.pop(path, None)
+        if file.sha256 not in sent:
             sent.add(file.sha256)
             if not _is_size(os.path.join(resolve(root, f"{TOP}/.{name}.part"), file.sha256), file):
                 plan.missing.append((name, file))
@@ -290,13 +299,18 @@ def _plan_model(plan: Plan, root: str, name: str, files: Sequence[File]) -> None
             plan.row(f"{here}/{entry}", "present", None)
     path = f"{here}/{MANIFEST}"
     old, new = read_text(root, path), manifest(files)
-    if old != new:
-        plan.row(path, old, new)
+    if old != new or wrong.get(path, ("",))[0] == _NO_FILE:
+        plan.row(path, old if old != new else _NO_FILE, new)
         plan.texts[path] = (old, new)
+        wrong.pop(path, None)
     if len(plan.rows) > rows:
         plan.make.append(name)
     else:
         _plan_left_over(plan, root, name, files)
+    # What is right but for these need not be made, nor loaded, anew.
+    for path, (found, right) in wrong.items():
+        if path != TOP or not any(row["resource"] == f"file:{TOP}" for row in plan.rows):
+            plan.row(path, found, right)
 
 
 def _plan_left_over(plan: Plan, root: str, name: str, files: Sequence[File] = ()) -> None:
@@ -377,26 +391,75 @@ def _remove(root: str, path: str, files: Sequence[File] = ()) -> None:
         os.rmdir(_real(root, path))
 
 
-def _found(root: str, path: str, file: File) -> str | None:
-    """What is at PATH: None for nothing, or that it is not FILE, or who may do what with it."""
-    parent, name = os.path.split(path)
-    real = os.path.join(resolve(root, parent), name)
+def _content(root: str, path: str, file: File) -> str | None:
+    """What is at PATH: None for nothing, or that it is not FILE, or its digest."""
+    real = _real(root, path)
     try:
         status = os.lstat(real)
     except (FileNotFoundError, NotADirectoryError):
         return None
     if not stat.S_ISREG(status.st_mode) or status.st_size != file.size or _digest(real) != file.sha256:
         return _OTHER
-    owner = None if _owner(root, planned=True) is None else (status.st_uid, status.st_gid)
-    return _attributes(stat.S_IMODE(status.st_mode), owner)
+    return f"sha256:{file.sha256}"
 
 
-def _right(root: str) -> str:
-    return _attributes(_FILE_MODE, _owner(root, planned=True))
+def differing(root: str, name: str, files: Sequence[File]) -> list[tuple[str, str | None, str]]:
+    """(path, what is there, what it should be) of all that a push of FILES as model NAME leaves otherwise: what kind of
+    file it is, its mode and its owner. None is there where nothing is. No file is read.
+    """
+    found = []
+    for path, folder_too, mode, owner in _placed(root, name, files):
+        there: str | None
+        try:
+            status = os.lstat(_real(root, path))
+        except (FileNotFoundError, NotADirectoryError):
+            there = None
+        else:
+            there = _attributes(stat.S_IMODE(status.st_mode), owner and (status.st_uid, status.st_gid))
+            if not (stat.S_ISDIR if folder_too else stat.S_ISREG)(status.st_mode):
+                there = _NO_FOLDER if folder_too else _NO_FILE
+        right = _attributes(mode, owner)
+        if there != right:
+            found.append((path, there, right))
+    return found
+
+
+def _placed(
+    root: str, name: str, files: Sequence[File]
+) -> list[tuple[str, bool, int, tuple[int, int] | None]]:
+    """(path, whether it is a folder, mode, owner) of what a push leaves, as it leaves it."""
+    reads = _owner(root, planned=True)
+    owner = None if reads is None else (0, 0)
+    here = folder(name)
+    # Behind a link it is a folder of somebody else.
+    top = [] if os.path.islink(_real(root, TOP)) else [(TOP, True, _FOLDER_MODE, owner)]
+    rows = [(f"{here}/{file.name}", False, _FILE_MODE, reads) for file in files]
+    return [*top, (here, True, _FOLDER_MODE, owner), (f"{here}/{MANIFEST}", False, _MANIFEST_MODE, owner), *rows]
+
+
+def _mend(root: str, name: str, files: Sequence[File]) -> None:
+    """Give what is of model NAME the mode and the owner that it should have, from above. Raises PushError, OSError."""
+    _owner(root)
+    wrong = {path: there for path, there, _right in differing(root, name, files)}
+    for path, folder_too, mode, owner in _placed(root, name, files):
+        if path not in wrong:
+            continue
+        if wrong[path] in (None, _NO_FILE, _NO_FOLDER):
+            raise PushError("push_broken", f"firsttouch_models: {path} changed meanwhile; run again")
+        kind = os.O_DIRECTORY if folder_too else os.O_NONBLOCK
+        fd = os.open(_real(root, path), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | kind)
+        try:
+            if owner is not None:
+                os.fchown(fd, *owner)
+            os.fchmod(fd, mode)
+        finally:
+            os.close(fd)
 
 
 def _attributes(mode: int, owner: tuple[int, int] | None) -> str:
-    return f"{mode:04o}" if owner is None else f"{mode:04o} {owner[0]}:{owner[1]}"
+    if owner is None:
+        return f"{mode:04o}"
+    return f"{mode:04o} {owner[0]}:{ACCOUNT if owner[1] == -1 else owner[1]}"
 
 
 def _owner(root: str, planned: bool = False) -> tuple[int, int] | None:

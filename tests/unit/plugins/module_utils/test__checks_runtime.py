@@ -175,7 +175,10 @@ def pushed(root: Path) -> tuple[Path, dict[str, Any]]:
     files = [_model_push.File(f"{name}.safetensors", 3, "0" * 64) for name in "ab"]
     for file in files:
         put(root, f"{PUSHED['source']}/{file.name}", "123").chmod(0o640)
-    put(root, f"{PUSHED['source']}/{_model_push.MANIFEST}", _model_push.manifest(files))
+    manifest = put(root, f"{PUSHED['source']}/{_model_push.MANIFEST}", _model_push.manifest(files))
+    manifest.chmod(0o644)
+    for folder in (manifest.parent, manifest.parents[1]):
+        folder.chmod(0o755)
     section = {**SECTION, "models": [PUSHED], "servers": []}
     return root / PUSHED["source"][1:], {**PLAN, "sections": {"runtime": section}}
 
@@ -192,12 +195,48 @@ def test_a_model_that_was_pushed_is_there(tmp_path: Path) -> None:
     (folder / "b.safetensors").chmod(0o660)
     row = answers(tmp_path, plan, layers=["configured"])["runtime.pushed.p"]
     assert (row.status, row.reason) == ("fail", "changed_by_hand")
-    assert [text.partition(" ")[2] for text in row.observed] == [
-        "has 2 bytes, not 3; mode 0640", "has 3 bytes, not 3; mode 0660"
-    ]  # fmt: skip
-    put(folder, "/a.safetensors", "123").chmod(0o600)
+    assert row.observed == [
+        f"{PUSHED['source']}/b.safetensors is 0660, and should be 0640",
+        f"{PUSHED['source']}/a.safetensors has 2 bytes, not 3",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("path", "mode", "right"),
+    [
+        (f"{PUSHED['source']}/a.safetensors", 0o600, "0640"),
+        (PUSHED["source"], 0o700, "0755"),
+        (PUSHED["source"], 0o777, "0755"),
+        (f"{PUSHED['source']}/{_model_push.MANIFEST}", 0o666, "0644"),
+        (_model_push.TOP, 0o777, "0755"),
+    ],
+)
+def test_who_may_read_and_write_a_model_that_was_pushed(tmp_path: Path, path: str, mode: int, right: str) -> None:
+    _folder, plan = pushed(tmp_path)
+    (tmp_path / path[1:]).chmod(mode)
     row = answers(tmp_path, plan, layers=["configured"])["runtime.pushed.p"]
-    assert row.observed[0].endswith("mode 0600"), "the unit, which is not root, could not read it"
+    assert (row.status, row.reason) == ("fail", "changed_by_hand")
+    assert row.observed == [f"{path} is {mode:04o}, and should be {right}"]
+
+
+@pytest.mark.parametrize("name", ["a.safetensors", _model_push.MANIFEST])
+def test_a_link_is_no_file_of_a_model_that_was_pushed(tmp_path: Path, name: str) -> None:
+    folder, plan = pushed(tmp_path)
+    (folder / name).rename(tmp_path / "elsewhere")
+    (folder / name).symlink_to("/elsewhere")
+    row = answers(tmp_path, plan, layers=["configured"])["runtime.pushed.p"]
+    assert (row.status, row.reason) == ("fail", "changed_by_hand")
+    assert row.observed[0].startswith(f"{PUSHED['source']}/{name} is no regular file, and should be 06")
+
+
+def test_a_model_that_was_pushed_is_of_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _folder, plan = pushed(tmp_path)
+    mine, other = (os.getuid(), os.getgid()), (os.getuid() + 1, os.getgid())
+    monkeypatch.setattr(_model_push, "_owner", lambda root, planned: other)
+    row = answers(tmp_path, plan, layers=["configured"])["runtime.pushed.p"]
+    assert (row.status, row.reason) == ("fail", "changed_by_hand")
+    told = f"is 0640 {mine[0]}:{mine[1]}, and should be 0640 {other[0]}:{other[1]}"
+    assert f"{PUSHED['source']}/a.safetensors {told}" in row.observed
 
 
 def test_a_model_that_was_never_pushed_is_missing(tmp_path: Path) -> None:

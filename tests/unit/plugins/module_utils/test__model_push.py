@@ -189,7 +189,7 @@ def test_what_was_changed_by_hand_is_told_and_mended(root: Path, how: str) -> No
         expected = {A: (None, sha(FIRST[A]))}
     elif how == "mode":
         path.chmod(0o666)
-        expected = {A: ("0666", sha(FIRST[A]))}
+        expected = {A: ("0666", "0640")}
     elif how == "link":
         path.rename(root / "elsewhere")
         path.symlink_to(root / "elsewhere")
@@ -199,6 +199,93 @@ def test_what_was_changed_by_hand_is_told_and_mended(root: Path, how: str) -> No
     plan = push(root, {"toy": FIRST})
     assert changes(plan) == expected
     assert there(root) == FIRST and not path.is_symlink() and path.stat().st_mode & 0o777 == 0o640
+
+
+ATTRIBUTES = [
+    (mp.TOP, 0o777, "0755"),
+    (mp.folder("toy"), 0o700, "0755"),
+    (mp.folder("toy"), 0o777, "0755"),
+    (f"{mp.folder('toy')}/{mp.MANIFEST}", 0o666, "0644"),
+    (f"{mp.folder('toy')}/{A}", 0o600, "0640"),
+]
+
+
+@pytest.mark.parametrize(("path", "mode", "right"), ATTRIBUTES)
+def test_a_mode_that_was_changed_is_told_and_mended_and_nothing_is_made_anew(
+    root: Path, path: str, mode: int, right: str
+) -> None:
+    models = {name: files(FIRST) for name in ("toy", "other")}
+    push(root, {"toy": FIRST, "other": FIRST})
+    before = everything(root)
+    real = root / path[1:]
+    real.chmod(mode)
+    plan = push(root, {"toy": FIRST, "other": FIRST})
+    assert plan.rows == [{"resource": f"file:{path}", "before": f"{mode:04o}", "after": right}]
+    assert (plan.make, plan.missing, plan.restart, plan.texts) == ([], [], [], {})
+    assert everything(root) == before and f"{real.stat().st_mode & 0o7777:04o}" == right
+    real.chmod(mode)
+    push(root, {"toy": SECOND, "other": FIRST})
+    assert not mp.differing(str(root), "toy", files(SECOND)) and not mp.differing(str(root), "other", models["other"])
+
+
+class Owners:
+    """Owners of files, as root would see and set them, by inode."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.of: dict[int, tuple[int, int]] = {}
+        real = os.lstat
+
+        def lstat(path: Any, **more: Any) -> os.stat_result:
+            row = list(real(path, **more))
+            row[4:6] = self.of.get(int(row[1]), (12, 34))
+            return os.stat_result(row)
+
+        def chown(path: Any, uid: int, gid: int) -> None:
+            self.of[os.stat(path).st_ino] = (uid, gid)
+
+        monkeypatch.setattr(os, "lstat", lstat)
+        monkeypatch.setattr(os, "chown", chown)
+        monkeypatch.setattr(os, "fchown", chown)
+        monkeypatch.setattr(mp, "_owner", lambda root, planned=False: (0, 777))
+
+
+def test_an_owner_that_was_changed_is_told_and_mended(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    owners = Owners(monkeypatch)
+    push(root, {"toy": FIRST})
+    here = mp.folder("toy")
+    right = {
+        mp.TOP: "0755 0:0", here: "0755 0:0", f"{here}/{mp.MANIFEST}": "0644 0:0",
+        f"{here}/{A}": "0640 0:777", f"{here}/{B}": "0640 0:777",
+    }  # fmt: skip
+    for path in right:
+        owners.of[(root / path[1:]).stat().st_ino] = (1000, 777)
+    plan = push(root, {"toy": FIRST})
+    assert (plan.make, plan.missing, plan.restart) == ([], [], [])
+    assert {row["resource"]: (row["before"], row["after"]) for row in plan.rows} == {
+        f"file:{path}": (f"{text.partition(' ')[0]} 1000:777", text) for path, text in right.items()
+    }
+
+
+def test_a_link_in_place_of_the_manifest_is_replaced(root: Path) -> None:
+    push(root, {"toy": FIRST})
+    path = root / mp.folder("toy")[1:] / mp.MANIFEST
+    text = path.read_text()
+    path.rename(root / "elsewhere")
+    path.symlink_to("/elsewhere")
+    put(root, f"{mp.folder('toy')}/x", "")
+    with pytest.raises(mp.PushError, match="x was not pushed"):
+        mp.make_plan(str(root), {"toy": files(FIRST)})
+    (path.parent / "x").unlink()
+    assert changes(push(root, {"toy": FIRST})) == {mp.MANIFEST: ("no regular file", text)}
+    assert not path.is_symlink() and path.read_text() == text
+
+
+def test_the_place_of_all_models_behind_a_link_keeps_its_mode(root: Path) -> None:
+    put(root, "/var/lib/firsttouch/x", "")
+    (root / "data").mkdir(mode=0o700)
+    (root / mp.TOP[1:]).symlink_to("/data")
+    push(root, {"toy": FIRST})
+    assert (root / "data").stat().st_mode & 0o7777 == 0o700
 
 
 def in_the_way(root: Path, how: str) -> tuple[str, str]:
