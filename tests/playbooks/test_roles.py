@@ -107,6 +107,17 @@ def test_a_role_with_boot_arguments_ends_with_boot_where_nobody_else_does(role: 
     assert last["when"] == "not __firsttouch_boot_follows"
 
 
+def test_what_was_pushed_goes_after_all_that_may_load_it() -> None:
+    """Its unit is stopped, or loads from elsewhere; when one of these fails, the files that it has are still there."""
+    work = [(module(task), task[module(task)]) for task in tasks("runtime")]
+    order = [(name.rpartition(".")[2], "absent" in given) for name, given in work if "firsttouch." in name]
+    assert order == [
+        ("model_push", False), ("systemd_units", True), ("runtime_install", False), ("systemd_units", False),
+        ("model_push", True),
+    ]  # fmt: skip
+    assert tasks("runtime")[-1]["when"] == "__firsttouch_plan.runtime.push_absent | length > 0", "of a revert too"
+
+
 # The roles of a play, whether a playbook of ours leads, and those that leave boot to another.
 PLAYS: dict[str, tuple[list[str], bool, set[str]]] = {
     "hugepages alone": (["hugepages"], False, set()),
