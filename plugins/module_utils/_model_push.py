@@ -34,7 +34,7 @@ _LEFT_OVER = re.compile(rf"\..+\.({'|'.join(_BESIDE)})")
 # What a push has beside a folder for a while, after place() and atomic_write().
 _PASSING = re.compile(rf"[0-9a-f]{{64}}(\.part)?|\.{re.escape(MANIFEST)}\..+\.tmp")
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}")
-_MOUNTS = "/proc/self/mountinfo"
+_MOUNTS, _MOUNTED = "/proc/self/mountinfo", " is mounted there"
 # What is there instead of the file.
 _OTHER, _NO_FILE, _NO_FOLDER = "other content", "no regular file", "no folder"
 _FOLDER_MODE, _FILE_MODE, _MANIFEST_MODE = 0o755, 0o640, 0o644
@@ -221,9 +221,10 @@ def finish(
 
 def _drop_top(root: str) -> None:
     """Remove TOP where nothing is in it: the folder that we made, not what a link or a mount of the host leads to."""
-    own = not os.path.islink(_real(root, os.path.dirname(TOP))) and TOP not in _mount_points(root)
+    real = _real(root, TOP)
+    own = not os.path.islink(_real(root, os.path.dirname(TOP))) and inside(root, real) not in _mount_points(root)
     if own and _entries(root, TOP) == []:
-        os.rmdir(_real(root, TOP))
+        os.rmdir(real)
 
 
 def _make(root: str, name: str, files: Sequence[File]) -> None:
@@ -325,7 +326,8 @@ def _refuse_foreign(root: str, name: str, files: Sequence[File]) -> None:
     """Raise PushError where something is in the way of a push of FILES as model NAME that no push has written."""
     for path in parts(name):
         for text in _foreign(root, path, files).values():
-            remedy = f"move it elsewhere, or name the model with source instead of push of {name}"
+            way = "unmount it" if text.endswith(_MOUNTED) else "move it elsewhere"
+            remedy = f"{way}, or name the model with source instead of push of {name}"
             raise PushError("foreign_file", f"firsttouch_models: {text}; {remedy}")
 
 
@@ -340,11 +342,11 @@ def _foreign(root: str, path: str, files: Sequence[File] = ()) -> dict[str, str]
     names = {MANIFEST, *(file.name for file in (*files, *_pushed_before(root, path)))}
     passing = os.path.basename(path).startswith(".")
     mounted = _mount_points(root)
-    found = {"": f"{path} is mounted there"} if inside(root, _real(root, path)) in mounted else {}
+    found = {"": f"{path}{_MOUNTED}"} if inside(root, _real(root, path)) in mounted else {}
     for entry in entries:
         real = os.path.join(_real(root, path), entry)
         if inside(root, real) in mounted:
-            found[entry] = f"{path}/{entry} is mounted there"
+            found[entry] = f"{path}/{entry}{_MOUNTED}"
         elif stat.S_ISDIR(os.lstat(real).st_mode):
             found[entry] = f"{path}/{entry} is a folder, which no push makes"
         elif entry not in names and not (passing and _PASSING.fullmatch(entry)):

@@ -329,7 +329,8 @@ def test_a_push_is_refused_where_something_of_somebody_else_is_in_the_folder(roo
         with pytest.raises(mp.PushError) as refused:
             mp.make_plan(str(root), {"toy": files(content)})
         assert refused.value.reason == "foreign_file"
-        assert f"firsttouch_models: {told}; move it elsewhere, or name" in str(refused.value)
+        way = "unmount it" if how == "mounted" else "move it elsewhere"
+        assert f"firsttouch_models: {told}; {way}, or name" in str(refused.value)
     assert everything(root) == before
 
 
@@ -405,18 +406,22 @@ def test_a_model_that_goes_takes_all_of_it_along(root: Path) -> None:
     assert sorted(path.name for path in (root / "var/lib/firsttouch").iterdir()) == ["before.json"]
 
 
-@pytest.mark.parametrize("how", ["link", "link above", "mount"])
+@pytest.mark.parametrize("how", ["link", "link above", "mount", "mount below a link"])
 def test_the_place_of_all_models_stays_where_it_is_not_our_folder(root: Path, how: str) -> None:
     top = root / mp.TOP[1:]
-    if how == "mount":
+    if "mount" in how:
         top.mkdir(parents=True)
-        put(root, "/proc/self/mountinfo", f"40 30 0:30 / {mp.TOP} rw - ext4 /dev/x rw\n")
+        if how != "mount":
+            (root / "var").rename(root / "disk")
+            (root / "var").symlink_to("disk")
+        place = os.path.realpath(top)[len(os.path.realpath(root)) :]
+        put(root, "/proc/self/mountinfo", f"40 30 0:30 / {place} rw - ext4 /dev/x rw\n")
     else:
         path = top.parent if how == "link above" else top
         path.parent.mkdir(exist_ok=True)
         (root / "data" / "models").mkdir(parents=True)
         path.symlink_to("/data" if how == "link above" else "/data/models")
-    real = top if how == "mount" else root / "data" / "models"
+    real = top if "mount" in how else root / "data" / "models"
     push(root, {"toy": FIRST})
     assert (real / "toy").is_dir()
     push(root, {}, absent=["toy"])
