@@ -118,19 +118,30 @@ def test_a_host_runs_its_own_hook_whatever_the_first_host_has(rollout: Any, play
     assert status == 2 and batches == [["n01", "n02", "n03"]], out
     told = re.findall(r"ok: \[(n\d+)\] => \{\s*.msg.: .batch=", out)
     assert told == ["n02"], out
-    failed = re.findall(r"fatal: \[(n\d+)\]: FAILED! => .*The host stays out of service", out)
-    assert sorted(failed) == ["n01", "n03"], out
+    failed = re.findall(r"fatal: \[(n\d+)\]: FAILED! => .*The hosts of later batches are untouched", out)
+    assert sorted(failed) == ["n01", "n03"] and "out of service" not in out, out
 
 
-def test_what_is_refused_is_told_by_the_task_that_refuses_only(rollout: Any) -> None:
+def test_what_is_refused_is_told_by_the_task_that_refuses_and_to_the_failure_hook(rollout: Any, tmp_path: Path) -> None:
     """In check mode, and refused before anything else: of this machine only the memory is looked at."""
-    asked = {"firsttouch_hugepages": [{"size": "1G", "count": 1 << 40}], "firsttouch_hook_before": None}
+    asked = {
+        "firsttouch_hugepages": [{"size": "1G", "count": 1 << 40}],
+        "firsttouch_hook_before": None,
+        "firsttouch_hook_failed": "hooks/failed.yml",
+    }
+    (tmp_path / "inventory/hooks/failed.yml").write_text(
+        "- name: Page\n  ansible.builtin.debug:\n    msg: 'page={{ __firsttouch_failure }}='\n"
+    )
     words = ["--check", "--limit", "n01"]
     status, _batches, out = rollout(*words, **asked, ansible_python_interpreter=sys.executable)
     told, stopped = " ".join(out.split()).split("TASK [Stop the rollout at a failed host]")
     assert status == 2 and f"{1 << 40} pages of 1G" in told, out
     assert f"{1 << 40} pages of 1G" not in stopped, out
-    assert "refused for pages_exceed_node" in stopped, out
+    reasons = "refused for pages_exceed_node, no_aligned_slots"
+    assert f"{reasons}. The hosts of later batches are not looked at." in stopped, out
+    assert "out of service" not in out
+    (page,) = re.findall("page=(.*)=", told)
+    assert "firsttouch_hugepages: " in page and f"{1 << 40} pages of 1G" in page and "ask for fewer pages" in page, page
 
 
 @pytest.mark.parametrize("playbook", ["provision", "revert"])
