@@ -28,6 +28,7 @@ from firsttouch._systemd import Notifier
 from firsttouch._transport import parse_address
 from firsttouch._waiting import edges_of, ring
 from firsttouch._wire import (
+    ABI,
     HEADER_BYTES,
     NO_DEADLINE,
     Header,
@@ -104,7 +105,7 @@ def hello(where: str, **change: object) -> Hello:
 GREETINGS = {
     "http": b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" + b" " * 100,
     "zeros": bytes(HEADER_BYTES),
-    "other version": b"FTCH\x02" + bytes(59),
+    "other version": bytes([*b"FTCH", ABI + 1]) + bytes(59),
     "not a greeting": frame(Header(Kind.REQUEST, 0, 0, 768, 1, NO_DEADLINE)),
     "huge": frame(Header(Kind.HELLO, 0, 0xFFFFFFFF, 0, 0, 0)),
     "with arrays": frame(Header(Kind.HELLO, 0, 5, 5, 0, 0), b"1234567890"),
