@@ -217,14 +217,20 @@ def _page_size(token: Token) -> int:
 
 def beyond(texts: Iterable[str], others: Iterable[str]) -> list[str]:
     """Those of the tokens TEXTS that OTHERS have not, or not as often: the same text, or the same page size."""
-    left = Counter(_comparable(text) for text in others)
+    rows, left = list(texts), Counter(others)
+    there = []
+    for text in rows:
+        there.append(left[text] > 0)
+        left[text] -= there[-1]
+    # Only then by what they mean: else the first of them would pass for the one that is written as OTHERS have it.
+    meant = Counter(_comparable(text) for text in left.elements())
     found = []
-    for text in texts:
+    for text, same in zip(rows, there):
         name = _comparable(text)
-        if left[name]:
-            left[name] -= 1
-        else:
+        if not same and not meant[name]:
             found.append(text)
+        elif not same:
+            meant[name] -= 1
     return found
 
 
