@@ -22,10 +22,11 @@ _IPV6 = re.compile(
     rf"(?<![\w:.])(?=[{_HEX}:]*::|(?:[{_HEX}]{{1,4}}:){{7}})[{_HEX}]{{0,4}}(?::[{_HEX}]{{0,4}}){{2,7}}(?![\w:])"
 )
 # What a key with a secret for its value has in its name. `private` alone is none: PrivateTmp= of systemd. Nor is a
-# tokenizer, or secretmem= of the kernel.
+# setting of a tokenizer, as long as no key follows, or secretmem= of the kernel.
 _WORD = (
-    r"(?:passw|passphrase|secret(?!mem)|token(?!i[sz])|credential|api_?key|access_?key|auth_?key|private_?key"
-    r"|fastopen_key|luks\.key)"
+    r"(?:passw|passphrase|(?!(?<![\w.-])secretmem(?:\.enable)?(?![\w.-]))secret"
+    r"|token(?!i[sz](?:e|ation)(?![\w.-]*(?:key|auth|token)))"
+    r"|credential|(?:api|access|auth)[_-]?key|private_?key|fastopen_key|luks\.key)"
 )
 # What tells nothing although its key has such a name: CONFIG_SECRETMEM=y, --authentication-token-webhook=true.
 _NO_SWITCH = r"(?!(?:y|n|m|yes|no|true|false|on|off)(?![^\s\"',;\\]))"
@@ -59,10 +60,12 @@ _MAIL = re.compile(
 _NAMES, _TRIES = 3, 8
 _PIECE = re.compile(r"[\w-]+|[^\w-]")
 _STRING = re.compile(r'"(?:[^"\\\n]|\\.)*"')
-# In JSON only a text is a secret: a list of kernel arguments is called tokens in plan.json. Nor is what is kept there
-# by the name of its file or unit, which may be that of a model.
-_JSON_SECRET = re.compile(
-    rf'(?i)("(?=[^"\n]*?{_WORD})(?![^"\n]*\.(?:service|slice|mount|json|env)")[^"\n]*"\s*:\s*){_STRING.pattern}'
+# In JSON only a text is a secret: a list of kernel arguments is called tokens in plan.json. Nor is in our own files
+# what is kept there by the name of its file or unit, which may be that of a model.
+_OURS = ("/etc/firsttouch/", "/var/lib/firsttouch/")
+_JSON_SECRET, _JSON_SECRET_OF_OURS = (
+    re.compile(rf'(?i)("(?=[^"\n]*?{_WORD}){but}[^"\n]*"\s*:\s*){_STRING.pattern}')
+    for but in ("", r'(?![^"\n]*\.(?:service|slice|mount|json|env)")')
 )
 _PEM = re.compile(r"(?s)-----BEGIN [A-Z0-9 ]+-----.*?(?:-----END [A-Z0-9 ]+-----|\Z)")
 # GRUB's `password USER TEXT`, in grub.cfg and in what makes it.
@@ -142,7 +145,8 @@ class Scrubber:
         if path == "/proc/version":
             text = _BUILDER.sub("(builder@host)", text)
         text = _SERIAL.sub(r"\g<1>0", _PBKDF2.sub("grub.pbkdf2.removed", text))
-        text = _JSON_SECRET.sub(r'\g<1>"removed"', text)
+        secret = _JSON_SECRET_OF_OURS if path.startswith(_OURS) else _JSON_SECRET
+        text = secret.sub(r'\g<1>"removed"', text)
         if path.endswith(".json"):
             return _STRING.sub(lambda match: self._string(path, match.group(0)), text)
         return self._lines(path, text)

@@ -564,7 +564,27 @@ def test_a_part_of_the_threads_is_not_recorded_as_if_it_were_all(tmp_path: Path)
         ),
         ("/proc/cmdline", "ro secretmem.enable=0 tokenizer=x", "ro secretmem.enable=0 tokenizer=x"),
         ("/etc/systemd/system/x.service", "ExecStart=/x --tokenizer /srv/a -v", "ExecStart=/x --tokenizer /srv/a -v"),
+        ("/etc/x.json", '{"secretmem.enable": "0", "tokenizer": "a"}', '{"secretmem.enable": "0", "tokenizer": "a"}'),
+        ("/etc/default/x", "TOKENIZERS_PARALLELISM=4\n", "TOKENIZERS_PARALLELISM=4\n"),
+        *(
+            (path, text, text)
+            for path in ("/etc/firsttouch/plan.json", "/var/lib/firsttouch/runtime.json")
+            for text in ('{"special_tokens_map.json": "sha256:ab"}', '{"firsttouch-weights@secret.service": "x"}')
+        ),
         # What is one.
+        *(
+            ("/etc/default/x", f"{key}=SEKRET123", f"{key}=removed")
+            for key in (
+                *("tokenisation_key", "tokenizer.key", "TOKENIZER_AUTH", "tokenizer_hf_token", "tokenissuer"),
+                *("secretmember", "my_secretmem", "secretmem.key", "secretmem-x", "x-api-key"),
+            )
+        ),
+        ("/etc/systemd/system/x.service", "ExecStart=/x --api-key abc -v", "ExecStart=/x --api-key removed -v"),
+        *(
+            (path, f'{{"{key}": "SEKRET123"}}', f'{{"{key}": "removed"}}')
+            for path in ("/etc/kubernetes/kubelet.json", "/var/lib/kubelet/config", "/etc/firsttouch2/x.json")
+            for key in ("credentials.json", "secret.service", "token.env")
+        ),
         ("/etc/systemd/system/x.service", "ExecStart=/x --tokens a,b -v", "ExecStart=/x --tokens removed -v"),
         ("/etc/default/kubelet", "X=--token abc.def -v=2", "X=--token removed -v=2"),
         ("/etc/default/kubelet", 'X="--token \'a b\' -v=2"', 'X="--token removed -v=2"'),
@@ -631,7 +651,10 @@ def test_scrubbing(path: str, before: str, after: str) -> None:
     assert Scrubber(["db-4.lan", "debian"], "6.1.0-18-amd64 (Debian)").text(path, before) == after
 
 
-@pytest.mark.parametrize("piece", ["a", "token", "-", "--token", "my.token-", "secret_", "\"token", "a\n", "= "])
+@pytest.mark.parametrize(
+    "piece",
+    ["a", "token", "tokenizer", "secretmem", "-", "--token", "my.token-", "secret_", "\"token", "a\n", "= "],
+)
 def test_a_line_of_many_letters_takes_no_more_time_for_each(piece: str) -> None:
     """A file may have 1 MiB, and one without blanks is one word: by the square of its length it would take hours."""
     text = piece * (1 << 19) if len(piece) < 3 else piece * (1 << 16)
