@@ -107,6 +107,10 @@ class ActionModule(ActionBase):
         unknown = sorted(set(hooks) - set(MOMENTS))
         if unknown:
             raise AnsibleActionFail(f"hooks: unknown {', '.join(unknown)}; known are {', '.join(MOMENTS)}")
+        groups = task_vars.get("groups") or {"all": True}
+        # The controller itself may be named without an inventory.
+        if not groups.get("all") and task_vars.get("firsttouch_hosts") not in ("localhost", "127.0.0.1"):
+            raise AnsibleActionFail("the inventory has no hosts; give one with -i")
         extra = load_extra_vars(self._loader)
         hostvars = task_vars.get("hostvars", {})
         given = {str(name): set(hostvars[name]) for name in task_vars.get("ansible_play_hosts_all", [])}

@@ -13,7 +13,9 @@ description:
   - Runs on the controller only; the host is not contacted.
   - Fails when the inventory sets C(firsttouch_serial). The play reads its batch sizes before any host variable exists,
     so a value in the inventory would be ignored silently; only C(-e firsttouch_serial=...) has an effect.
-  - Fails when C(-e firsttouch_serial=...) is no batch size or list of them. Ansible would take V(0) for all hosts at once.
+  - Fails when the inventory has no hosts.
+  - Fails when C(-e firsttouch_serial=...) is no batch size or list of them. Ansible would take V(0) for all hosts at
+    once.
   - Fails when a host of the play has a variable with the prefix C(firsttouch_) that nothing reads, as a misspelt one,
     and names the nearest right name.
   - Resolves each hook that a host of the play has to an absolute path and fails when the file is missing or is no list

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -128,16 +129,30 @@ def test_a_serial_of_the_command_line_is_taken(check: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [0, -1, "0", "0%", "101%", "abc", "", None, True, [], [1, 0], [1, "x"], {"a": 1}, 1.5, "[1, 2]", "1,2", "٣"]
+    "value",
+    [0, -1, "0", "0%", "101%", "abc", "", None, True, [], [1, 0], [1, "x"], {"a": 1}, 1.5, "[1, 2]", "1,2", "٣"],
 )
 def test_a_serial_that_is_no_batch_size_is_refused(check: Any, value: Any) -> None:
-    with pytest.raises(AnsibleActionFail, match="firsttouch_serial: .* is no batch size.*100%.*as JSON"):
+    with pytest.raises(AnsibleActionFail, match=r"firsttouch_serial: .* is no batch size.*100%.*as JSON"):
         check({"a": {}}, {"firsttouch_serial": value})
 
 
 @pytest.mark.parametrize("value", [1, "7", "25%", "100%", [1, "10%", 25], ["50%"], "{{ groups['all'] | length }}"])
 def test_a_batch_size_is_one(check: Any, value: Any) -> None:
     assert check({"a": {}}, {"firsttouch_serial": value})["changed"] is False
+
+
+@pytest.mark.parametrize(("hosts", "refused"), [(None, True), ("nobody", True), ("localhost", False)])
+def test_without_an_inventory_only_the_controller_can_be_meant(
+    check: Any, monkeypatch: pytest.MonkeyPatch, hosts: str | None, refused: bool
+) -> None:
+    run = rollout_check.ActionModule.run
+    more = {"groups": {"all": []}, "firsttouch_hosts": hosts}
+    monkeypatch.setattr(
+        rollout_check.ActionModule, "run", lambda self, tmp=None, task_vars=None: run(self, tmp, {**task_vars, **more})
+    )
+    with pytest.raises(AnsibleActionFail, match="no hosts") if refused else contextlib.nullcontext():
+        check({"localhost": {}}, {})
 
 
 def test_hooks_are_looked_for_beside_the_inventory(check: Any, tmp_path: Path) -> None:
