@@ -147,7 +147,7 @@ def test_without_an_inventory_only_the_controller_can_be_meant(
     check: Any, monkeypatch: pytest.MonkeyPatch, hosts: str | None, refused: bool
 ) -> None:
     run = rollout_check.ActionModule.run
-    more = {"groups": {"all": []}, "firsttouch_hosts": hosts}
+    more: dict[str, Any] = {"groups": {"all": []}, "firsttouch_hosts": hosts}
     monkeypatch.setattr(
         rollout_check.ActionModule, "run", lambda self, tmp=None, task_vars=None: run(self, tmp, {**task_vars, **more})
     )
