@@ -190,10 +190,11 @@ class FakeChase:
 
     refuse = False
 
-    def __init__(self, kernel: FakeKernel) -> None:
+    def __init__(self, kernel: FakeKernel, cycles: bytes) -> None:
         if self.refuse:
             raise OSError(errno.EACCES, "mprotect: Permission denied")
-        self.kernel, self.image = kernel, bytes(BUFFER_BYTES)
+        assert len(cycles) == BUFFER_BYTES
+        self.kernel, self.image = kernel, cycles
 
     def pass_ns(self, base: int) -> list[float]:
         return [100.0 + 50 * self.kernel.bound[base]] * 7 + [5000.0]
