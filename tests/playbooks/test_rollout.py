@@ -166,3 +166,25 @@ def test_a_rollout_over_no_host_or_in_no_batches_is_no_success(
         assert batches == []
     assert status != 0 and text in " ".join(out.split()), out
     assert "PLAY [Provision]" not in out and "PLAY [Revert]" not in out
+
+
+@pytest.mark.parametrize("playbook", ["provision", "revert", "verify"])
+@pytest.mark.parametrize(
+    ("hosts", "limit", "chosen"),
+    [
+        (["n01", "n03"], None, ["n01", "n03"]),
+        (["gpu", "!n03"], None, ["n02"]),
+        ("gpu:!n03", None, ["n02"]),
+        ("n01,n02", None, ["n01", "n02"]),
+        (["n01", "gpu"], "n0*:!n02", ["n01", "n03"]),
+    ],
+)
+def test_hosts_are_chosen_by_one_pattern_or_a_list(
+    ansible_playbook: Any, tmp_path: Path, playbook: str, hosts: Any, limit: str | None, chosen: list[str]
+) -> None:
+    (tmp_path / "hosts.ini").write_text("n01\nn02\nn03\n[gpu]\nn02\nn03\n")
+    words = ["-i", "hosts.ini", "--list-hosts", "-e", json.dumps({"firsttouch_hosts": hosts})]
+    done = ansible_playbook(tmp_path, *words, *(["--limit", limit] if limit else []), f"firsttouch.host.{playbook}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    plays = done.stdout.split("\n  play #")[1:]
+    assert [sorted(re.findall(r"(?m)^ +(n\d+)$", play)) for play in plays] == [chosen] * len(plays) and plays
